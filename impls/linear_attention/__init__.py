@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from ssmperf.authoring import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
 
 from .._autocast import without_autocast
+from .._states import as_state
 from ..scan.common import one_by_one, shared_heads
 from ._signature import check_read
 
@@ -211,7 +212,7 @@ def linear_attention(
     value_gates = [None] * T if log_b is None else torch.exp(log_b.to(real)).unbind(1)
 
     state = q.new_zeros(B, H, K, v.shape[-1], dtype=wide)
-    state = state if initial_state is None else initial_state.to(wide)
+    state = state if initial_state is None else as_state(initial_state, wide)
     outputs = []
     steps = zip(
         q.to(wide).unbind(1), k.to(wide).unbind(1), v.to(wide).unbind(1), gates, value_gates, strict=True

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf.authoring import Shape
 
+from .._states import as_state
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
 from ._signature import Arguments, check_read, whole_signature
@@ -97,7 +98,7 @@ def working(given: Arguments) -> Operands:
         log_a=None if log_a is None else gate_factors(log_a.to(real), H, K),
         phase=None if phase is None else gate_factors(phase.to(torch.float64), H, K),
         log_b=None if log_b is None else log_b.to(real),
-        state=state.to(wide),
+        state=as_state(state, wide),
         dtype=v.dtype,
     )
 

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from ssmperf.authoring import Cost, Shape, Spec, log_gates, phases, recurrence
 
 from .._autocast import without_autocast
+from .._states import as_state
 
 PRESETS = {
     "smoke": [{"B": 2, "C": 64}],
@@ -114,7 +115,7 @@ def scan(
     gate = magnitude if phase is None else torch.polar(magnitude, phase.to(wide.to_real()))
     gates = gate.to(wide).expand(b.shape).unbind(1)
     state = b.new_zeros(b.shape[0], b.shape[2], dtype=wide)
-    state = state if initial_state is None else initial_state.to(wide)
+    state = state if initial_state is None else as_state(initial_state, wide)
     states = []
     for a_t, b_t in zip(gates, b.to(wide).unbind(1), strict=True):
         state = a_t * state + b_t

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from ssmperf.authoring import Shape, UsageError
 
 from .._autocast import without_autocast
+from .._states import as_state
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -65,7 +66,7 @@ def as_backend(all_states: Callable[[Operands], Tensor]) -> Callable[..., tuple[
         log_a = three_axes(log_a.to(wide.to_real()))
         if initial_state is None:
             initial_state = b.new_zeros(b.shape[0], b.shape[2])
-        h = all_states(Operands(log_a, phase, b.to(wide), initial_state.to(wide), b.dtype))
+        h = all_states(Operands(log_a, phase, b.to(wide), as_state(initial_state, wide), b.dtype))
         return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
 
     return without_autocast(named_after(all_states, backend))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Unsupported, UsageError, backend
 
+from .._states import as_state
 from .._triton.plan import packed
 from ._cuda.function import TYPES, Scan
 from .common import three_axes
@@ -67,7 +68,7 @@ def scan(
     if initial_state is not None:
         if initial_state.is_complex() and phase is None:
             raise Unsupported("no complex initial state without a phase")
-        initial_state = packed(initial_state.to(wide))
+        initial_state = packed(as_state(initial_state, wide))
     if b.device.type != "cuda":
         raise Unsupported("runs on cuda only")
     h, final = Scan.apply(log_a, phase, packed(b), initial_state)  # type: ignore[no-untyped-call]

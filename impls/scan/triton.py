@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Unsupported, UsageError, backend
 
+from .._states import as_state
 from ._triton.decode import decode
 from ._triton.function import Scan
 from ._triton.time_last import TimeLastScan, is_time_last
@@ -66,7 +67,7 @@ def scan(
         phase = _gate("phase", phase, b.shape)
     wide = torch.float32 if phase is None else torch.complex64
     if initial_state is not None and initial_state.dtype != wide:
-        initial_state = initial_state.to(wide)
+        initial_state = as_state(initial_state, wide)
     if b.shape[1] == 1 and not differentiates(log_a, phase, b, initial_state):
         return decode(log_a, phase, b, initial_state)
     if is_time_last(b):

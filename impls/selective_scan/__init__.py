@@ -17,6 +17,7 @@ from torch.nn import functional
 from ssmperf.authoring import Cost, Shape, Spec, recurrence
 
 from .._autocast import without_autocast
+from .._states import as_state
 from ._sampler import GATE_KINDS, decay_span, sample, sample_optional
 from ._signature import HUGE, Arguments, bounds_of, check, gate_kind, outer, present, working_dtype
 
@@ -186,7 +187,7 @@ def selective_scan(
         turn = A.imag.to(real) if A.is_complex() else None
 
     state = x.new_zeros(B, D, N, dtype=wide)
-    state = state if initial_state is None else initial_state.to(wide)
+    state = state if initial_state is None else as_state(initial_state, wide)
     outputs = []
     for x_t, delta_t, k_t, q_t, g_t in zip(
         inputs.unbind(1), steps, keys.unbind(1), queries.unbind(1), factors, strict=True

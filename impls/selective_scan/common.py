@@ -15,6 +15,7 @@ from torch.nn import functional
 from ssmperf.authoring import Shape
 
 from .._autocast import without_autocast
+from .._states import as_state
 from ..scan.common import from_the_end, gate, named_after, over_time, taking
 from ._signature import HUGE, Arguments, bounds_of, check, outer, present, working_dtype
 
@@ -172,7 +173,7 @@ def widen(given: Arguments) -> tuple[Operands, Tensor]:
     state = given.initial_state
     if state is None:
         state = x.new_zeros(x.shape[0] if bounds is None else len(bounds) - 1, D, N)
-    return operands, state.to(wide)
+    return operands, as_state(state, wide)
 
 
 def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..., Result]:

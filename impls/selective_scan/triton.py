@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Shape, Unsupported, backend
 
+from .._states import as_state
 from ..scan.common import bounds_on_device, differentiates
 from ._signature import Arguments, check
 from ._triton.decode import decode
@@ -94,7 +95,7 @@ def selective_scan(
     accept(gate, discretization, delta_softplus, tuple(shapes), tuple(dtypes))
     assert delta is not None
     if initial_state is not None and initial_state.dtype != torch.float32:
-        initial_state = initial_state.to(torch.float32)
+        initial_state = as_state(initial_state, torch.float32)
     if cu_seqlens is not None:
         cu_seqlens = bounds_on_device(cu_seqlens, x, (x.shape[2], k.shape[2]), initial_state)
     call = Call(gate, discretization == "zoh", delta_softplus, cu_seqlens is not None)

@@ -13,7 +13,6 @@ from ssmperf.authors.fuzzing.configurations.strategies import classes, examples
 from ssmperf.engine.cases.case import Case
 
 CLASSES = 16  # that are drawn at once
-EXAMPLES = 10  # of a class
 
 
 class DrawPlace(NamedTuple):
@@ -84,7 +83,8 @@ class Draws:
         )
 
     def _examples(self, kind: FuzzClass, batch: int, number: int) -> tuple[tuple[int, FuzzExample], ...]:
-        return tuple(drawing.drawn(examples(kind), self._of_class(batch, number), EXAMPLES))
+        count = self.space.budget.of_class
+        return tuple(drawing.drawn(examples(kind), self._of_class(batch, number), count))
 
     def _of_batch(self, batch: int) -> int:
         return zlib.crc32(f"{self.seed} {self.space.owner} {self.space.backend.name} {batch}".encode())

@@ -34,6 +34,7 @@ class Budget:
 
     size: largest size of a dimension that is compiled in. steps: longest sequence; most examples are shorter
     than `usual_steps`. elements: of the states at all steps. batch: most sequences, or heads.
+    of_class: examples of each class; more of them where a class is compiled, which takes most of the time.
     """
 
     size: int
@@ -41,11 +42,12 @@ class Budget:
     usual_steps: int
     elements: int
     batch: int
+    of_class: int
 
 
 BUDGETS = {
-    "cpu": Budget(size=144, steps=300, usual_steps=40, elements=1 << 16, batch=6),
-    "cuda": Budget(size=272, steps=100_000, usual_steps=4_096, elements=1 << 26, batch=40),
+    "cpu": Budget(size=144, steps=300, usual_steps=40, elements=1 << 16, batch=6, of_class=4),
+    "cuda": Budget(size=272, steps=100_000, usual_steps=4_096, elements=1 << 26, batch=40, of_class=10),
 }
 
 

@@ -33,6 +33,8 @@ EDGES = (
     2047, 2048, 2049, 4093, 4095, 4096, 4097, 8191, 8193, 16_384, 32_767, 65_536, 65_537, 99_991,
 )  # fmt: skip
 OPERAND_VIEWS = ("sliced", "strided", "transposed", "expanded", *SHIFTS)
+# half of them not shifted
+VIEWS = st.one_of(st.sampled_from(OPERAND_VIEWS[:4]), st.sampled_from(OPERAND_VIEWS))
 GRADIENT_VIEWS = (*OPERAND_VIEWS, "missing")
 OF_CUDA = (STREAM, GRAPH)  # words of how a call is made that mean nothing on a CPU
 SHARED = (1, 2, 3, 4, 8)  # heads per key head
@@ -94,10 +96,9 @@ def class_words(draw: Any, space: Space, gate_kind: str, pass_: str, dtype: str,
     """Draw the words of a call that decide what is compiled."""
     words: list[str] = draw(often("", *space.recurrence.calls, weight=1)).split() if not space.model else []
     names = space.tensors(gate_kind)
-    if layout == LAYOUTS[0] and draw(often(False, True, weight=2)):
-        views = OPERAND_VIEWS if dtype in HALF else (*OPERAND_VIEWS, "negated")
-        for name in draw(some_of(names)):
-            words.append(f"{name}:{draw(st.sampled_from(views))}")
+    if layout == LAYOUTS[0] and draw(often(False, True, weight=1)):
+        views = VIEWS if dtype in HALF else st.one_of(VIEWS, st.just("negated"))
+        words += [f"{name}:{draw(views)}" for name in draw(some_of(names))]
     elif layout == LAYOUTS[0] and space.of_key_heads and draw(often(False, True, weight=2)):
         words += [f"{name}:one_head" for name in space.of_key_heads]
     if dtype in HALF and draw(often(False, True)):

@@ -23,7 +23,7 @@ def fuzzed(share: float, off: float, monkeypatch: pytest.MonkeyPatch, tmp_path) 
         hit = b.dtype == torch.float32 and random.Random(str(b.detach().flatten()[0])).random() < share
         return (output * (1 + off) if hit else output), state
 
-    return ssmperf.fuzz("scan", sometimes_off, examples=80, seed=3, device="cpu")
+    return ssmperf.fuzz("scan", sometimes_off, examples=240, seed=3, device="cpu")
 
 
 def test_rarely_near_is_right_and_counted(monkeypatch, tmp_path) -> None:

@@ -33,7 +33,7 @@ def test_nothing_that_is_drawn_is_refused(recurrence: str) -> None:
     selection, _ = select(device="cpu")
     cases = drawn(space_of(recurrence))
     reasons = [reason for case in cases if (reason := refusal(case, selection))]
-    assert len(cases) > 100 and reasons == []
+    assert len(cases) > 90 and reasons == []
 
 
 def test_a_model_is_drawn_on_its_own_operands() -> None:
