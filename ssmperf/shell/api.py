@@ -25,7 +25,7 @@ from ssmperf.engine.execute.run import Progress, execute
 from ssmperf.engine.machine import calibration as calibrations
 from ssmperf.engine.plan.run_options import GROUPS, AxisSizes, Names, names
 from ssmperf.engine.registry.declarations import Backend, ModelEntry
-from ssmperf.engine.runs import store
+from ssmperf.engine.runs import folders
 from ssmperf.engine.runs.folders import load_all
 from ssmperf.engine.runs.question import Best, BestQuestion
 from ssmperf.engine.runs.scope import Restriction
@@ -86,9 +86,12 @@ def _show_options(function: Any) -> None:
 _show_options(run)
 
 
-def load(path: File) -> Run:
-    """Read a run folder. Raises UnreadableRun."""
-    return store.load(path)
+def load(path: File, *, force: bool = False) -> Run:
+    """Read a run folder, or a folder with the shards of one run. Raises UnreadableRun.
+
+    force: whether shards that were measured on different devices are read as one run.
+    """
+    return folders.load_run(Path(path), force=force)
 
 
 def compare(

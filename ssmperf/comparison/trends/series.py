@@ -15,6 +15,7 @@ from ssmperf.engine.machine.calibration import device_name
 from ssmperf.engine.runs.folders import run_paths
 from ssmperf.engine.runs.rounds import values_of
 from ssmperf.engine.runs.scope import Restriction
+from ssmperf.engine.runs.shards import joined
 from ssmperf.engine.runs.standings import environment_of, rank_fields
 from ssmperf.engine.runs.store import Run, load
 from ssmperf.errors import UnreadableRun
@@ -99,11 +100,15 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
         UnknownName: no case has a name of the restriction.
     """
     left_out: list[str] = []
-    dated = []
+    found, dated = [], []
     for path in run_paths(paths, left_out):
         try:
-            run = load(path)
-            dated.append((_date(run), str(path), run))
+            found.append(load(path))
+        except UnreadableRun as error:
+            left_out.append(str(error))
+    for run in joined(found):
+        try:
+            dated.append((_date(run), str(run.path), run))
         except UnreadableRun as error:
             left_out.append(str(error))
             continue

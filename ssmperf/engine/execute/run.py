@@ -22,7 +22,7 @@ from ssmperf.engine.execute.lane import CaseSource, Events
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.machine.environment import plugin_state
-from ssmperf.engine.plan import learning, nonce
+from ssmperf.engine.plan import learning, nonce, shards
 from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.plan.plan import Plan, Planned, make_plan
 from ssmperf.engine.plan.run_options import MOST_ROUNDS
@@ -135,13 +135,16 @@ def open_run(
             rounds=request.options.rounds or _rounds_of(meta),
         )
         own = learning.resumed(request.learning, meta, str(request.out))
+        options = replace(options, shard=shards.resumed(options.shard, meta, str(request.out)))
         request = replace(request, options=options, learning=own)
-        writer, before = Writer.resume(request.out, _meta(planned, request, meta))
+        whole, planned = planned, own_part(planned, request)
+        writer, before = Writer.resume(request.out, _meta(planned, whole, request, meta))
         earlier = [record for rounds in before.rounds.values() for record in rounds]
     else:
         if request.options.nonce is None:
             request = replace(request, options=replace(request.options, nonce=nonce.fresh()))
-        writer = Writer.create(request.out, _meta(planned, request))
+        whole, planned = planned, own_part(planned, request)
+        writer = Writer.create(request.out, _meta(planned, whole, request))
     plugins = registry.plugins()
     words = (*_plugin_options(plugins), *request.words)
     executor = LocalExecutor(
@@ -165,6 +168,12 @@ def open_run(
         writer.close()
         with contextlib.suppress(OSError):  # it is not empty if a case can go on
             (writer.path / UNFINISHED).rmdir()
+
+
+def own_part(plan: Plan, request: Request) -> Plan:
+    """Take the shard of a plan that a request asks for; the whole plan without one."""
+    leaders = StandIns(plan, request.selection).leaders
+    return shards.part(plan, request.options.shard, leaders, request.scale.training)
 
 
 class OpenRun:
@@ -348,9 +357,12 @@ def _plugin_options(files: Sequence[str]) -> list[str]:
     return [word for file in files for word in ("--plugin", file)]
 
 
-def _meta(plan: Plan, request: Request, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _meta(
+    plan: Plan, whole: Plan, request: Request, earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Describe a run for `run.json`, without its environments.
 
+    plan: the run's own part of the whole plan.
     earlier: what `run.json` has, if the run goes on. Its workloads stay.
     """
     return {
@@ -365,8 +377,9 @@ def _meta(plan: Plan, request: Request, earlier: Mapping[str, Any] | None = None
         learning.META: request.learning.to_json(),
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),
-        scope.META: scope.resumed(scope.describe(request.selection, request.suites, plan), earlier or {}),
-        **workloads.listed(plan, earlier or {}),
+        scope.META: scope.resumed(scope.describe(request.selection, request.suites, whole), earlier or {}),
+        **workloads.listed(whole, earlier or {}),
+        **shards.described(request.options.shard, whole),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

@@ -70,6 +70,11 @@ def workers_for(cases: Sequence[Case], most: int) -> int:
     return max(1, min(most, len({case.operand_key for case in cases}) // GROUPS))
 
 
+def work_s(cases: Iterable[Case], training: Training | None = None) -> float:
+    """Forecast the seconds of some cases by one worker, without its start; `training` as for `expected_s`."""
+    return _work_s(cases, 1, PRESETS[ON_CPU].training if training is None else training)
+
+
 def _work_s(cases: Iterable[Case], rounds: int, how: Training) -> float:
     """Forecast the seconds of some cases by one worker in each round, without its start."""
     first, kernels = 0.0, set()

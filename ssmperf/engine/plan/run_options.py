@@ -21,6 +21,7 @@ Names = str | Sequence[str]
 AxisSizes = Names | Mapping[str, Any]  # T=64,256 or {"T": [64, 256]}
 DEFAULT_TIMEOUT_S = 180.0
 MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
+SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 
 
 def names(value: Names | None) -> tuple[str, ...] | None:
@@ -65,6 +66,14 @@ def _text(option: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{option} must be a text, got {value!r}")
     return value
+
+
+def _shard(option: str, value: Any) -> str:
+    """Check a part of a plan, such as 2/4."""
+    found = SHARD.fullmatch(_text(option, value).strip())
+    if found is None or not int(found[1]) <= int(found[2]):
+        raise UsageError(f"{option} takes I/N with 1 ≤ I ≤ N, such as 2/4, got {value!r:.40}")
+    return found[0]
 
 
 def _indices(option: str, value: Any) -> tuple[int, ...]:
@@ -228,6 +237,15 @@ class RunOptions(Options):
         help="A name for the run, shown in reports.",
         type=str,
         read=_text,
+        repeated=False,
+        stored=False,
+    )
+    shard: str | None = option(
+        None,
+        help="Run part i of n of the plan, such as 2/4; the parts are disjoint and take about equally long.",
+        type=str,
+        metavar="I/N",
+        read=_shard,
         repeated=False,
         stored=False,
     )

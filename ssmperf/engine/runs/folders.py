@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ssmperf.engine.runs.shards import joined, shards_of
 from ssmperf.engine.runs.store import RUN_FILE, Run, load
 from ssmperf.errors import UnreadableRun
 
@@ -17,11 +18,13 @@ DEEPEST = 3  # fewer folders are between the named one and a `run.json` or a fil
 MOST_LEFT_OUT = 3  # texts in an error
 
 
-def load_all(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load_all(paths: Sequence[Path], *, force: bool = False) -> tuple[list[Run], list[str]]:
     """Load the runs that are named or lie in named folders. Say what is left out there, and why.
 
+    The shards of a plan become one run. force: whether also those that were measured on different devices.
+
     Raises:
-        UnreadableRun: a run that is named cannot be read, or there is none.
+        UnreadableRun: a run that is named cannot be read, there is none, or shards cannot be joined.
     """
     left_out: list[str] = []
     runs = []
@@ -34,7 +37,22 @@ def load_all(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             left_out.append(str(error))
     if not runs:
         raise UnreadableRun("; ".join(left_out[:MOST_LEFT_OUT]) or "no run is named")
-    return runs, left_out
+    return joined(runs, force=force), left_out
+
+
+def load_run(path: Path, *, force: bool = False) -> Run:
+    """Load a run folder, or a folder that holds the shards of one run and nothing else.
+
+    force: whether shards that were measured on different devices are joined.
+
+    Raises:
+        UnreadableRun: as `load` does; or what the folder holds is not one run.
+    """
+    if any(map(os.path.isfile, (path, *(path / name for name in RUN_FILES)))):
+        return load(path)
+    inside = [file.parent for name in RUN_FILES for file in _files(path, name, above=1)]
+    runs = joined(map(load, inside), force=force) if inside else []
+    return runs[0] if len(runs) == 1 and shards_of(runs[0]) else load(path)
 
 
 def run_paths(paths: Iterable[Path], left_out: list[str]) -> list[Path]:

@@ -51,12 +51,17 @@ def interrupted(folder: Path) -> NoReturn:
     fail(f"interrupted{go_on if folder.exists() else ''}", ExitCode.INTERRUPTED)
 
 
-def loaded(*folders: Path) -> list[Run]:
-    """Load runs; faults that were tolerated go to stderr."""
+def loaded(*folders: Path, force: bool = False, together: bool = False) -> list[Run]:
+    """Load runs, or folders with the shards of one; faults that were tolerated go to stderr.
+
+    together: whether the folders may be shards of one run.
+    """
     from ssmperf.engine.runs.foreign import benchmark_json
+    from ssmperf.engine.runs.shards import joined
     from ssmperf.shell import api
 
-    runs = [api.load(path) for path in folders]
+    runs = [api.load(path, force=force) for path in folders]
+    runs = joined(runs, force=force) if together else runs
     for run in runs:
         for warning in (*run.warnings, *benchmark_json.remarks(run.path, run.records)):
             print(f"warning: {warning}", file=sys.stderr)

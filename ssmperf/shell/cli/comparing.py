@@ -43,7 +43,7 @@ def compare(
     """
     from ssmperf.shell import api
 
-    found = api.compare(*loaded(base, new), **options)
+    found = api.compare(*loaded(base, new, force=bool(options.get("force"))), **options)
     show(found, as_json, html=html)
     raise typer.Exit(found.exit_code)
 
@@ -86,7 +86,7 @@ def check(
     from ssmperf.shell import api
     from ssmperf.shell.terminal import display
 
-    base, run = loaded(baseline, new)
+    base, run = loaded(baseline, new, force=bool(options.get("force")))
     found = api.check(
         run,
         baseline=base,

@@ -14,7 +14,7 @@ from ssmperf.engine import registry
 from ssmperf.errors import UsageError
 from ssmperf.shell.cli.app import app, load_plugins, loaded
 from ssmperf.shell.terminal.declared_options import with_run_options
-from ssmperf.shell.terminal.options import Debug, Json, Plugins
+from ssmperf.shell.terminal.options import Debug, Force, Json, Plugins
 
 if TYPE_CHECKING:
     from ssmperf.engine.runs.store import Run
@@ -119,6 +119,7 @@ def report(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
+    force: Force = False,
     plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
@@ -138,7 +139,7 @@ def report(
         raise UsageError("--short is a form of --format markdown: pass both")
     load_plugins(plugin)
     of = "claims" if any(map(is_folder, runs)) else None
-    shown = [] if of else _to_show(*runs)
+    shown = [] if of else _to_show(*runs, force=force)
     given = load_reproduction(*runs) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
@@ -151,11 +152,11 @@ def report(
         display.write_report(name, given, destination, of=of, aside=bool(format_ and not out))
 
 
-def _to_show(*folders: Path) -> list[Run]:
-    """Load runs, and say on stderr which of them are unfinished."""
+def _to_show(*folders: Path, force: bool) -> list[Run]:
+    """Load runs, those of one plan's shards as one, and say on stderr which of them are unfinished."""
     from ssmperf.shell.terminal import display
 
-    runs = loaded(*folders)
+    runs = loaded(*folders, force=force, together=True)
     for warning in display.unfinished(runs):
         print(warning, file=sys.stderr)
     return runs
@@ -178,6 +179,7 @@ def best(
             "--pass", help="training (forward and backward), prefill, decode; or forward, backward alone."
         ),
     ] = None,
+    force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
     **chosen: Any,
@@ -192,17 +194,19 @@ def best(
     from ssmperf.engine.runs.question import BestQuestion
     from ssmperf.shell.terminal import display
 
-    question = BestQuestion.of(_found(runs or [Path("runs")]), dtype=dtype, pass_=pass_, **chosen)
+    question = BestQuestion.of(
+        _found(runs or [Path("runs")], force=force), dtype=dtype, pass_=pass_, **chosen
+    )
     display.write_report("json" if as_json else "table", question, None, of="best")
 
 
-def _found(paths: list[Path]) -> list[Run]:
+def _found(paths: list[Path], *, force: bool) -> list[Run]:
     """Load the runs in folders, and say on stderr what is left out, unfinished or torn."""
     from ssmperf.engine.runs.folders import load_all
     from ssmperf.engine.runs.store import some
     from ssmperf.shell.terminal import display
 
-    runs, left_out = load_all(paths)
+    runs, left_out = load_all(paths, force=force)
     faults = [f"warning: {text}" for run in runs for text in run.warnings]
     omissions = [f"left out: {some(left_out)}"] if left_out else []
     for line in (*faults, *display.unfinished(runs), *omissions):

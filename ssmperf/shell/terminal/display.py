@@ -150,9 +150,10 @@ def counts(records: list[Record]) -> str:
 
 def plan(request: Request) -> str:
     """Show the plan of a request, one line per case: whether it would run, or why it is skipped."""
+    from ssmperf.engine.execute.run import own_part
     from ssmperf.engine.execute.stand_ins import StandIns
 
-    made = make_plan(request.selection, request.suites)
+    made = own_part(make_plan(request.selection, request.suites), request)
     stand_ins = StandIns(made, request.selection)
     lines = []
     for item in made.cases:

@@ -42,4 +42,5 @@ Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XM
 Summary = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary for a pull request.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Read shards of different devices as one run, too.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, also those of cases that crash.")]
