@@ -13,8 +13,8 @@ import pandas as pd
 from ssmperf import UsageError
 from ssmperf.suitekit import Chart, Section, report
 
-from ..rows import frames, units
-from ..views import charts
+from ...rows import frames, units
+from ...views import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

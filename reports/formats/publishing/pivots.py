@@ -11,9 +11,9 @@ import pandas as pd
 
 from ssmperf.suitekit import report
 
-from ..delivery import deliver
-from ..rows import frames, ranking, units
-from .exports import escape
+from ...delivery import deliver
+from ...rows import frames, ranking, units
+from ..exports import escape
 
 if TYPE_CHECKING:
     from ssmperf import Run

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ssmperf.reports.formats import pivots
+from ssmperf.reports.formats.publishing import pivots
 
 from ssmperf import load
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[4] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", ["h100-gated-delta", "h200-standard"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports.formats import figures
+from ssmperf.reports.formats.publishing import figures
 from ssmperf.reports.rows import frames
 from ssmperf.reports.views import charts
 
