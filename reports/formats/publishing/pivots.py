@@ -76,19 +76,15 @@ def pivots(runs: Sequence[Run]) -> Iterator[Pivot]:
 
 def _pivot(place: Sequence[str], rows: Sequence[dict[str, Any]], rank: str) -> Pivot:
     subject, dtype, pass_, *others = place
-    sizes = [*map(frames.sizes, rows)]
-    shared = {axis: size for axis, size in sizes[0].items() if all(each.get(axis) == size for each in sizes)}
+    shared = frames.shared_sizes(rows)
     shared.pop("T", None)
     lines: dict[str, Cells] = {}
-    for row, own in zip(rows, sizes, strict=True):
-        length = " ".join(f"{axis}{size}" for axis, size in own.items() if axis not in shared)
+    for row in rows:
+        length = " ".join(f"{axis}{size}" for axis, size in frames.sizes(row).items() if axis not in shared)
         lines.setdefault(length, {})[frames.named(row)] = (_time(row, rank), bool(row["fastest"]))
-    dates = sorted({units.plain(row["date"])[:10] for row in rows if not units.missing(row.get("date"))})
-    devices = sorted({units.plain(row["hardware"]) for row in rows if not units.missing(row.get("hardware"))})
     said = " ".join(f"{axis}{size}" for axis, size in shared.items())
-    return Pivot(
-        f"{subject}, {pass_}, {dtype}", ", ".join(filter(None, [said, *others, *devices, *dates])), lines
-    )
+    note = ", ".join(filter(None, [said, *others, *frames.devices_and_dates(rows)]))
+    return Pivot(f"{subject}, {pass_}, {dtype}", note, lines)
 
 
 def _time(row: Mapping[str, Any], rank: str) -> str:
