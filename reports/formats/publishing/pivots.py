@@ -18,6 +18,7 @@ from ..exports import escape
 if TYPE_CHECKING:
     from ssmperf import Run
 
+MOST_FLOATS = 12  # tables that LaTeX is given before it must place them: it fails with too many in waiting
 PADDING = 2  # of a heading, by tabulate
 WIDEST = 80  # columns of text, as a comment on a pull request shows them without scrolling
 _LATEX = str.maketrans(
@@ -32,8 +33,12 @@ _LATEX = str.maketrans(
         "<": r"$<$",
         ">": r"$>$",
         "|": r"$|$",
-        '"': r"\textquotedbl{}",
+        '"': "''",
         "–": "--",
+        "≥": r"$\geq$",
+        "…": r"\dots{}",
+        "°": r"\textdegree{}",
+        "·": r"$\cdot$",
     }
 )
 
@@ -142,15 +147,19 @@ def markdown_short(runs: Sequence[Run], destination: Path | None = None) -> str 
 def latex(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Write tables for a paper; they need the package booktabs."""
     parts = ["% needs \\usepackage{booktabs}"]
-    for pivot in pivots(runs):
-        tables = [
-            pd.DataFrame(
-                [[_bold(cell) for cell in line] for line in lines], columns=[*map(in_latex, headings)]
-            )
-            for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
-        ]
-        parts += [_latex_table(table, pivot) for table in tables]
+    tables = [
+        _latex_table(_framed(headings, lines), pivot)
+        for pivot in pivots(runs)
+        for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
+    ]
+    for first in range(0, len(tables), MOST_FLOATS):
+        parts += [r"\clearpage"] if first else []
+        parts += tables[first : first + MOST_FLOATS]
     return deliver("\n".join(parts) + "\n", destination)
+
+
+def _framed(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> pd.DataFrame:
+    return pd.DataFrame([[*map(_bold, line)] for line in lines], columns=[*map(in_latex, headings)])
 
 
 def _latex_table(table: pd.DataFrame, pivot: Pivot) -> str:
@@ -167,5 +176,5 @@ def _bold(cell: str) -> str:
 
 
 def in_latex(text: Any) -> str:
-    """Escape text from outside for LaTeX: it makes no command and no new cell."""
-    return units.plain(text).translate(_LATEX)
+    """Escape text from outside for LaTeX: it makes no command and no new cell. Other letters become "?"."""
+    return units.plain(text).translate(_LATEX).encode("ascii", errors="replace").decode()
