@@ -17,7 +17,7 @@ from ..delivery import deliver
 from ..rows import frames, ranking, units
 from ..rows.answers import PhaseAnswer, answers
 from ..rows.contests import Contest, contests, mark_older, of_passes, rank_by_a_time
-from ..rows.needs import needs
+from ..rows.needs import Need, needs, needs_of
 from ..views.texts.answers import cards, memory, sentences
 from ..views.winners import HEADINGS, NUMBERS, remarks, rows
 from .tables import terminal_text
@@ -33,21 +33,25 @@ MOST_SENTENCES = 12  # more contests are a table
 def answer(question: BestQuestion, destination: Path | None = None) -> str | None:
     """Answer a question in sentences, or in a table if it names nothing or has many answers."""
     if question.workloads is not None:
-        return _deliver_cards(phases(question), destination)
+        return _deliver_cards(*phases_and_needed(question), destination)
     found, needed = timed_and_needed(question)
     if not needed and not few(question, found):
         return _deliver_table(question.runs, found, destination)
-    texts = [Text(text, no_wrap=True) for text in (*sentences(found), *needed)]
+    texts = [Text(text, no_wrap=True) for text in (*sentences(found), *memory(needed))]
     below = _remarks([each for each in found if not each["older"]])
     return deliver(terminal_text([*texts, *below], plain=destination is not None), destination)
 
 
 @report("json", of="best")
 def answer_json(question: BestQuestion, destination: Path | None = None) -> str | None:
-    """Give the answer as JSON, a list of objects; `ssmperf.best` gives the same list."""
+    """Give the answer as JSON, a list of objects; `ssmperf.best` gives the same list. Memory comes last."""
+    timed: Sequence[Any]
     if question.workloads is not None:
-        return _deliver_json([each.to_json() for each in phases(question)], destination)
-    return _deliver_json(timed_and_needed(question)[0], destination)
+        found, needed = phases_and_needed(question)
+        timed = [each.to_json() for each in found]
+    else:
+        timed, needed = timed_and_needed(question)
+    return _deliver_json([*timed, *(each.to_json() for each in needed)], destination)
 
 
 @report("best")
@@ -72,19 +76,23 @@ def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | Non
 @report("workloads")
 def workloads(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Show, by phase, the fastest backend that is right, by how much, its memory, and its limit."""
-    return _deliver_cards(_answers(runs), destination)
+    return _deliver_cards(_answers(runs), (), destination)
 
 
-def _deliver_cards(found: Sequence[PhaseAnswer], destination: Path | None) -> str | None:
+def _deliver_cards(
+    found: Sequence[PhaseAnswer], needed: Sequence[Need], destination: Path | None
+) -> str | None:
     parts = cards(found)
     if not parts:
         return deliver("no timed case of these runs belongs to a workload\n", destination)
-    return deliver(terminal_text(parts, plain=destination is not None), destination)
+    texts = [Text(), *map(Text, memory(needed))] if needed else []
+    return deliver(terminal_text([*parts, *texts], plain=destination is not None), destination)
 
 
-def phases(question: BestQuestion) -> list[PhaseAnswer]:
-    """List the answers about the workloads that a question names."""
-    return _answers(of_workloads(question.runs, question.workloads or ()))
+def phases_and_needed(question: BestQuestion) -> tuple[list[PhaseAnswer], list[Need]]:
+    """List the answers about the workloads that a question names, and the memory that they need."""
+    found = _answers(of_workloads(question.runs, question.workloads or ()))
+    return found, needs_of([each for each in found if not each.contest["older"]], question.runs)
 
 
 def few(question: BestQuestion, found: Sequence[Contest]) -> bool:
@@ -92,13 +100,13 @@ def few(question: BestQuestion, found: Sequence[Contest]) -> bool:
     return question.narrow and 0 < sum(not each["older"] for each in found) <= MOST_SENTENCES
 
 
-def timed_and_needed(question: BestQuestion) -> tuple[list[Contest], list[str]]:
-    """List the contests that a question is about, and sentences on memory at the lengths that it names.
+def timed_and_needed(question: BestQuestion) -> tuple[list[Contest], list[Need]]:
+    """List the contests that a question is about, and the memory needed at the lengths that it names.
 
     Raises:
         UsageError: no case has the sizes, and no memory can be forecast there.
     """
-    needed = memory(needs(question))
+    needed = needs(question)
     try:
         return asked(question), needed
     except UsageError:

@@ -15,8 +15,8 @@ from ..rows import frames, units
 from ..rows.contests import Contest, contests
 from ..views import winners
 from ..views.texts import comparison as texts
-from ..views.texts.answers import by_workload, lines, sentences
-from .best import few, phases, timed_and_needed
+from ..views.texts.answers import by_workload, lines, memory, sentences
+from .best import few, phases_and_needed, timed_and_needed
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -51,11 +51,11 @@ def comparison(found: RunComparison, destination: Path | None = None) -> str | N
 def best(question: BestQuestion, destination: Path | None = None) -> str | None:
     """Answer a question about the fastest backends in sentences, or in a table of many."""
     if question.workloads is not None:
-        found = by_workload(phases(question))
-        parts = [_titled(name, lines(answers)) for name, answers in found.items()]
-        return deliver("".join(parts), destination)
+        found, needed = phases_and_needed(question)
+        parts = [_titled(name, lines(answers)) for name, answers in by_workload(found).items()]
+        return deliver("".join([*parts, *_lines(memory(needed))]), destination)
     contests, needed = timed_and_needed(question)
-    told = [*sentences(contests), *needed]
+    told = [*sentences(contests), *memory(needed)]
     shown = "".join(_lines(told)) if needed or few(question, contests) else _winners(contests)
     return deliver(shown or "<p>no timed case of these runs is ok</p>", destination)
 

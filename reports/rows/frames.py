@@ -152,6 +152,19 @@ def sizes(row: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(row[name]) for name in DIMENSIONS if is_number(row[name])}
 
 
+def shared_sizes(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Give the sizes by letter in which all rows agree."""
+    first, *others = map(sizes, rows)
+    return {name: size for name, size in first.items() if all(each.get(name) == size for each in others)}
+
+
+def devices_and_dates(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the devices on which rows were measured, and the days."""
+    devices = {plain(row["hardware"]) for row in rows if not missing(row.get("hardware"))}
+    days = {plain(row["date"])[:10] for row in rows if not missing(row.get("date"))}
+    return [*sorted(devices), *sorted(days)]
+
+
 def elsewhere(row: Mapping[str, Any]) -> str:
     """Say on whose operands a time was measured, as in "as hgrn"; empty if on those of its own model."""
     model = row.get("timed_as")

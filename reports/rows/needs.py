@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.suitekit import TRAINING, BestQuestion, narrowed
+from ssmperf.suitekit import PHASES, TRAINING, UNPACKED, BestQuestion, narrowed
 
 from . import frames, ranking, units
+from .answers import PhaseAnswer
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
+TRAIN, *_ = PHASES
 NAMES = {"forward_backward": TRAINING, "forward": "prefill"}  # of the passes whose memory is asked for
 
 
@@ -33,18 +35,54 @@ class Need:
     forecast: str
     free_bytes: float | None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return one flat object; `memory_of` tells it from a contest."""
+        names = ("use", "backend", "hardware", "bytes", "forecast", "free_bytes")
+        return {"memory_of": self.place} | {name: getattr(self, name) for name in names}
+
 
 def needs(question: BestQuestion) -> list[Need]:
     """List what calls need at the lengths that a question names, by the newest run that says so."""
     lengths = [T for each in question.sizes if each.name == "T" for T in each.sizes]
     others = tuple(each for each in question.sizes if each.name != "T")
     runs = narrowed(question.runs, question.models, others, question.dtypes) if lengths else []
+    asked = question.passes
+    return _newest(
+        (row, T)
+        for row in _rows(runs)
+        for T in lengths
+        if asked is None or {row["pass"], _asked_as(row["pass"])} & {*asked}
+    )
+
+
+def needs_of(found: Sequence[PhaseAnswer], runs: Sequence[Run]) -> list[Need]:
+    """List what training and prefill of workloads need, by the newest run that says so."""
+    asked: dict[tuple[Any, ...], set[int]] = {}
+    for each in found:
+        contest = each.contest
+        if contest["axes"]["packing"] == UNPACKED and "T" in contest["sizes"]:
+            use = TRAINING if each.phase == TRAIN else each.phase
+            place = (units.plain(contest["subject"]), contest["dtype"], use, _others(contest["sizes"]))
+            asked.setdefault(place, set()).add(contest["sizes"]["T"])
+    if not asked:
+        return []
+    return _newest((row, T) for row in _rows(runs) for T in asked.get(_place_of(row), ()))
+
+
+def _place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (units.plain(row["subject"]), row["dtype"], NAMES[row["pass"]], _others(frames.sizes(row)))
+
+
+def _others(sizes: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset((letter, size) for letter, size in sizes.items() if letter != "T")
+
+
+def _newest(asked: Iterable[tuple[dict[str, Any], int]]) -> list[Need]:
+    """Give the needs of rows at lengths; of several rows about the same, the one of the newest run."""
     found: dict[tuple[str, ...], Need] = {}
-    for row in sorted(_rows(runs), key=lambda row: units.plain(row["date"])):
-        if question.passes is None or {row["pass"], _asked_as(row["pass"])} & {*question.passes}:
-            for need in (_at(row, T) for T in lengths):
-                if need is not None:
-                    found[need.place, need.use, need.backend, need.hardware] = need
+    for row, T in sorted(asked, key=lambda each: units.plain(each[0]["date"])):
+        if (need := _at(row, T)) is not None:
+            found[need.place, need.use, need.backend, need.hardware] = need
     return sorted(found.values(), key=lambda each: (each.place, each.use, each.hardware, each.bytes))
 
 

@@ -35,12 +35,7 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
     if any(name not in rows for name in (x, y, facet, series)):
         return {}
-    shown = (rows["status"] == "ok") & rows[facet].notna()
-    if "timed_as" in rows:
-        shown &= rows["timed_as"].isna()
-    drawn = _points(rows[shown], chart)
-    if chart.log:
-        drawn = drawn[drawn[y] > 0]
+    drawn = _drawn(chart, rows, facet)
     axes = selectors(chart, rows)
     letters = [letter for letter in DIMENSIONS if letter != x]
     by_tokens = _same_tokens(drawn, facet) if x == "T" else set()
@@ -67,6 +62,26 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
         + _references(found[name], chart, axes)
         for name in sorted(found)
     }
+
+
+def _drawn(chart: Chart, rows: pd.DataFrame, facet: str) -> pd.DataFrame:
+    """Select the points of a chart, one per row."""
+    shown = (rows["status"] == "ok") & rows[facet].notna()
+    if "timed_as" in rows:
+        shown &= rows["timed_as"].isna()
+    found = _points(rows[shown], chart)
+    return found[found[chart.y] > 0] if chart.log else found
+
+
+def drawn(chart: Chart, rows: pd.DataFrame, panel: str, axes: Mapping[str, str]) -> list[dict[str, Any]]:
+    """List the rows that are drawn in a panel at these values of the axes that have a selector."""
+    facet = _FACETS.get(chart.facet, chart.facet)
+    wanted = {facet: panel, **axes}
+    return [
+        row
+        for row in frames.records(_drawn(chart, rows, facet))
+        if all(_text(row[name]) == value for name, value in wanted.items())
+    ]
 
 
 def _same_tokens(rows: pd.DataFrame, facet: str) -> set[str]:

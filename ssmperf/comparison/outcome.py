@@ -138,8 +138,9 @@ class RunComparison:
     attempts: how often this pair was checked, this time included; None if that was not counted.
     versions: those that the base and the new run measured, in words; None if only the runs themselves tell.
     page: where the page about this comparison is, a path or an address; None if none was written.
-    since: the base version in a few words, such as its commit with subject and author; empty if only the runs
-        themselves tell. commands: those that lead on from here, ready to be typed.
+    since, until: the base and the new version in a few words, such as a commit with subject and author; empty
+        if only the runs themselves tell. commands: those that lead on from here, ready to be typed.
+    repeat: the command that measures both versions again; empty if they were not measured in one go.
     """
 
     base: Run
@@ -157,7 +158,9 @@ class RunComparison:
     versions: tuple[str, str] | None = None
     page: str | None = None
     since: str = ""
+    until: str = ""
     commands: tuple[str, ...] = ()
+    repeat: str = ""
 
     @property
     def origins(self) -> dict[str, RunOrigin]:

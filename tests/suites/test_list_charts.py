@@ -7,7 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ssmperf.reports.formats import figures, tables
+from ssmperf.reports.formats import tables
+from ssmperf.reports.formats.publishing import figures
 from ssmperf.reports.pages import sections
 from ssmperf.reports.rows import frames, ranking
 from ssmperf.reports.views import charts, heat

@@ -34,7 +34,7 @@ def follow_up(
     new: str | None = None,
     plugins: Sequence[str] | None = None,
 ) -> RunComparison:
-    """Add to a comparison of two runs its base commit in words, and the commands that lead on.
+    """Add to a comparison of two runs its commits in words, and the commands that lead on.
 
     base, new: the versions behind the runs, as `ab` takes them. None means the commit that a run's records
         name, if the repository in the current folder has it.
@@ -59,7 +59,8 @@ def _with(
     found: RunComparison, old: Commit | None, now: Commit | None, plugins: Sequence[str]
 ) -> RunComparison:
     commands = [*_diagnoses(found), *(_bisections(found, old.name, now.name, plugins) if old and now else ())]
-    return replace(found, since=_in_words(old) if old else "", commands=tuple(commands))
+    since, until = (_in_words(commit) if commit else "" for commit in (old, now))
+    return replace(found, since=since, until=until, commands=tuple(commands))
 
 
 def _named(version: str) -> Commit | None:

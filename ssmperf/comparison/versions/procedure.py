@@ -141,7 +141,7 @@ def compare_versions(
             flags = paired.screen(_ratios(values), wanted.threshold)
             screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
         fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
-        more = {"screened": screened, "fresh_pairs": fresh if screened else 0}
+        more = {"screened": screened, "fresh_pairs": fresh if screened else 0, "unsure": unsure}
         write_state(out / PLAN_FILE, {**pairs.state, **more})
         pairs.measure_fresh(screened, fresh)
         sides = pairs.sides

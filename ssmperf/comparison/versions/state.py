@@ -21,19 +21,14 @@ def start(described: Mapping[str, Any], out: Path, *, resume: bool) -> dict[str,
     file = out / PLAN_FILE
     described = json.loads(json.dumps(described))  # as it is in the file: tuples are lists there
     if file.exists() and resume:
-        try:
-            state = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise UnreadableRun(f"cannot read {file}: {error}") from error
-        if not isinstance(state, dict) or not isinstance(state.get("nonce"), str):
-            raise UnreadableRun(f"{file} is damaged: it is no object with a nonce")
+        state = read_state(file)
         changed = [name for name, value in described.items() if state.get(name) != value]
         if changed:
             raise UsageError(
                 f"the comparison in {out} was begun with another {', '.join(changed)}: pass the same, or "
                 "another --out"
             )
-        return dict(state)
+        return state
     try:
         if out.exists() and any(out.iterdir()):
             raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
@@ -41,6 +36,21 @@ def start(described: Mapping[str, Any], out: Path, *, resume: bool) -> dict[str,
         raise UsageError(f"cannot write the folder {out}: {error.strerror or error}") from error
     given = described["arguments"].get("nonce")
     return {**described, "nonce": given or nonce.as_text(nonce.fresh())}
+
+
+def read_state(file: Path) -> dict[str, Any]:
+    """Read the state of a comparison.
+
+    Raises:
+        UnreadableRun: it cannot be read, or is damaged.
+    """
+    try:
+        state = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UnreadableRun(f"cannot read {file}: {error}") from error
+    if not isinstance(state, dict) or not isinstance(state.get("nonce"), str):
+        raise UnreadableRun(f"{file} is damaged: it is no object with a nonce")
+    return state
 
 
 def write_state(file: Path, state: Mapping[str, Any]) -> None:

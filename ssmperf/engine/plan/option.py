@@ -51,7 +51,13 @@ class Option:
 
     def words(self, value: Any) -> list[str]:
         """Write a value for the command line."""
-        return [self.option] if self.type is bool else [self.option, self.write(value)]
+        if self.type is bool:
+            return [self.option]
+        return [
+            word
+            for each in (value if self.type is list else [value])
+            for word in (self.option, self.write(each))
+        ]
 
 
 def option(default: Any, **declared: Any) -> Any:

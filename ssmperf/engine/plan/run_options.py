@@ -132,6 +132,7 @@ class Choices(Options):
         help="Models, separated by commas, with options as pese_lr:n=8. Default: all.",
         type=str,
         read=_names,
+        write=",".join,
         compared=True,
     )
     workload: tuple[str, ...] | None = option(
@@ -152,7 +153,12 @@ class Choices(Options):
         compared=True,
     )
     backends: tuple[str, ...] | None = option(
-        None, help="Backends, separated by commas. Default: all.", type=str, read=_names, compared=True
+        None,
+        help="Backends, separated by commas. Default: all.",
+        type=str,
+        read=_names,
+        write=",".join,
+        compared=True,
     )
     preset: str | None = option(
         None,

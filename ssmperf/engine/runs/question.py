@@ -77,7 +77,10 @@ class BestQuestion:
 
 
 class Best(list[dict[str, Any]]):
-    """The answer to a question, as the objects that `ssmperf best --json` prints. Its text is sentences."""
+    """The answer to a question, as the objects that `ssmperf best --json` prints. Its text is sentences.
+
+    Objects with `memory_of` come last: what a call of a backend needs, measured or forecast.
+    """
 
     def __init__(self, question: BestQuestion) -> None:
         super().__init__(json.loads(registry.report("json", "best")(question, None)))

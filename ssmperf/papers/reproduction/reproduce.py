@@ -6,6 +6,7 @@ numbers of a piece are kept, so that a verdict can be drawn again on a machine t
 
 from __future__ import annotations
 
+import itertools
 import platform
 import shlex
 import shutil
@@ -32,6 +33,7 @@ OTHER_VERSION = "measured under another version of the claim; measure it again"
 ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"
 
 OnProgress = Callable[[str], None]
+OnPiece = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def reproduce(
     pieces: Names | None = None,
     argv: Sequence[str] = (),
     progress: OnProgress | None = None,
+    on_piece: OnPiece = lambda done, total: None,
 ) -> Reproduction:
     """Run claims of papers and judge them. Arguments are named as on the command line.
 
@@ -134,6 +137,7 @@ def reproduce(
         corpus: file or folder of text to learn; None means the standard library's sources.
         pieces: names of the pieces to run now; the verdict rests on all that are kept. None means all.
         argv: the command line of the request. progress: takes lines about the progress.
+        on_piece: takes the numbers of pieces that have ended and of all to run, first and after each piece.
 
     Raises:
         UsageError: there is no such claim, piece or preset, or the folder, the device or the text cannot be
@@ -150,7 +154,14 @@ def reproduce(
         _check_pieces(chosen, wanted, setting)
     folder = run_folder(out, ("reproduce",), resume=resume)
     kept = Folder.open(folder, _meta(kind, found[0], setting, argv), resume=resume)
-    return Reproduction(folder, kept.meta, tuple(_result(claim, kept, setting, wanted) for claim in chosen))
+    left = {claim.name: _left(claim, kept, setting, wanted) for claim in chosen}
+    total, ended = sum(map(len, left.values())), itertools.count()
+    on_piece(next(ended), total)
+    results = (
+        _result(claim, kept, setting, left[claim.name], lambda: on_piece(next(ended), total))
+        for claim in chosen
+    )
+    return Reproduction(folder, kept.meta, tuple(results))
 
 
 def load_reproduction(path: File, *more: File) -> Reproduction:
@@ -181,7 +192,7 @@ def _load(kept: Folder) -> Reproduction:
     meta = kept.meta
     device = "cpu" if meta["device"] == "cpu" else "cuda:0"
     setting = ClaimSetting(device, meta["preset"], meta["seeds"], meta.get("corpus"))
-    known = (_result(claim, kept, setting, pieces=()) for claim in registry.claims().values())
+    known = (_result(claim, kept, setting, ()) for claim in registry.claims().values())
     where = ", ".join(filter(None, (str(meta.get("hardware") or ""), str(meta.get("created") or "")[:10])))
     results = (each for each in known if each.done or each.agreement is Agreement.WITHDRAWN)
     return Reproduction(kept.path, meta, tuple(replace(each, where=where) for each in results))
@@ -215,8 +226,28 @@ def _tried(finding: Finding) -> str:
     return f"{ONLY_TRIED}; {finding.reason}" if finding.agreement is Agreement.CANNOT_TELL else ONLY_TRIED
 
 
-def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[str] | None) -> ClaimResult:
-    """Run the pieces of a claim that have no result yet, and judge all that have one."""
+def _left(claim: Claim, kept: Folder, setting: ClaimSetting, wanted: Sequence[str] | None) -> list[str]:
+    """List the pieces of a claim to run: those that are wanted and have no result yet."""
+    if refusal(claim, setting) is not None:
+        return []
+    return [
+        piece
+        for piece in claim.work.pieces(setting)
+        if (wanted is None or piece in wanted) and kept.read(claim.name, claim.version, piece) is None
+    ]
+
+
+def _result(
+    claim: Claim,
+    kept: Folder,
+    setting: ClaimSetting,
+    left: Sequence[str],
+    on_end: Callable[[], None] = lambda: None,
+) -> ClaimResult:
+    """Run the pieces of a claim that are left, and judge all that have a result.
+
+    on_end: called after each piece that was run, well or not.
+    """
     reason = refusal(claim, setting)
     if reason is not None:
         return ClaimResult(claim, (), Agreement.CANNOT_TELL, f"not run: {reason}")
@@ -225,15 +256,15 @@ def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[
     spent_s = 0.0
     planned = list(claim.work.pieces(setting))
     for piece in planned:
-        result = kept.read(claim.name, claim.version, piece)
-        if result is None and (pieces is None or piece in pieces):
+        if piece in left:
             setting.on_progress(f"{claim.name}: {piece}, {planned.index(piece) + 1} of {len(planned)}")
             try:
                 _run(claim, kept, setting, piece)
             except Exception as error:
                 failures[piece] = failure_of(error).reason
                 setting.on_progress(f"{claim.name}: {piece} failed: {failures[piece]}")
-            result = kept.read(claim.name, claim.version, piece)
+            on_end()
+        result = kept.read(claim.name, claim.version, piece)
         if result is not None:
             numbers[piece] = result["numbers"]
             spent_s += float(result.get("spent_s") or 0.0)

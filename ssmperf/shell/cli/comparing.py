@@ -1,7 +1,8 @@
-"""The verbs that judge one version by another: compare, check, ab."""
+"""The verbs that judge one version by another: compare, check, ab, pr."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -167,5 +168,22 @@ def ab(
         interrupted(folder)
     show(found, as_json, junit=junit, summary=summary, html=html)
     if not as_json:
-        print(f"runs written to {folder}")
+        print(f"runs written to {folder}; for a pull request: ssmperf pr {shlex.quote(str(folder))}")
     raise typer.Exit(found.exit_code)
+
+
+@app.command(epilog="Example:  ssmperf pr runs/20260101-120000-ab --out comment.md")
+def pr(
+    folder: Annotated[Path, typer.Argument(help="Folder of `ssmperf ab`.")],
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write what `ab` has found for a pull request: Markdown in 80 columns. Nothing is measured.
+
+    It has the conclusion, times before and after with intervals, kernels that ran, errors, versions, the
+    device and its state, and the command that repeats it.
+    """
+    from ssmperf.comparison.versions.measured import load_comparison
+    from ssmperf.shell.terminal.display import write_report
+
+    write_report("pr", load_comparison(folder), out, of="comparison")

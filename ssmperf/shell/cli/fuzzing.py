@@ -48,7 +48,8 @@ def fuzz(
         resume=resume, argv=sys.argv[1:],
     )  # fmt: skip
     try:
-        found = work.fuzz(asked, fuzzing.progress(asked.seed))
+        with fuzzing.progress(asked.seed, asked.goal) as tell:
+            found = work.fuzz(asked, tell)
     except KeyboardInterrupt:
         interrupted(asked.request.out)
     print(json.dumps(found.to_json(), indent=2) if as_json else found)

@@ -118,7 +118,9 @@ def report(
         bool, typer.Option("--short", help="With --format markdown: times alone, in at most 80 columns.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
-    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write PNG, SVG and PDF figures.")
+    ] = None,
     force: Force = False,
     plugin: Plugins = None,
     debug: Debug = False,

@@ -71,17 +71,19 @@ def reproduce(
         return
     folder = request.run_folder(out, ("reproduce",), resume=resume)
     try:
-        found = reproduced(
-            claims or None,
-            out=folder,
-            resume=resume,
-            progress=reproduction.progress,
-            preset=preset,
-            seeds=seeds,
-            pieces=pieces,
-            argv=sys.argv[1:],
-            **options,
-        )
+        with display.StepBar() as steps:
+            found = reproduced(
+                claims or None,
+                out=folder,
+                resume=resume,
+                progress=steps.say,
+                on_piece=steps.count,
+                preset=preset,
+                seeds=seeds,
+                pieces=pieces,
+                argv=sys.argv[1:],
+                **options,
+            )
     except KeyboardInterrupt:
         interrupted(folder)
     display.write_report("json" if as_json else "table", found, None, of="claims")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
@@ -277,6 +278,23 @@ class LineProgress:
         print(text, file=sys.stderr, flush=True)
 
 
+def new_bar(*, counts: bool = True) -> Any:
+    """Make a bar with the time left. counts: whether it shows how many steps are done, and of how many."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=None)]
+    columns += [MofNCompleteColumn()] if counts else []
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+
+
 class BarProgress:
     """Shows a progress bar, and prints cases that are neither ok nor unsupported above it.
 
@@ -287,24 +305,7 @@ class BarProgress:
         self.debug = debug
 
     def begin(self, total: int, done: int) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        self.bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        self.bar = new_bar()
         self.task = self.bar.add_task("starting a worker", total=total, completed=done)
         self.bar.start()
 
@@ -326,3 +327,43 @@ class BarProgress:
 
     def end(self) -> None:
         self.bar.stop()
+
+
+class StepBar:
+    """Shows steps: as a bar on a terminal, as lines elsewhere. Use as a context manager.
+
+    counts: see `new_bar`.
+    """
+
+    def __init__(self, *, counts: bool = True) -> None:
+        self._bar = new_bar(counts=counts) if sys.stderr.isatty() else None
+
+    @property
+    def is_bar(self) -> bool:
+        return self._bar is not None
+
+    def __enter__(self) -> StepBar:
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def count(self, done: float, total: float | None) -> None:
+        """Say how many steps are done, and of how many."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def say(self, text: str, *, lasting: bool = False) -> None:
+        """Say what is being done. lasting: whether a terminal keeps it as a line above the bar."""
+        if self._bar is None:
+            print(brief(text), file=sys.stderr, flush=True)
+        elif lasting:
+            self._bar.console.print(brief(text), markup=False, highlight=False)
+        else:
+            self._bar.update(self._task, description=brief(text)[:70])

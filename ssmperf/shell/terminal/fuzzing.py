@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ssmperf.shell.terminal.display import LINE_EVERY_S, brief
+from ssmperf.shell.terminal.display import LINE_EVERY_S, StepBar
 
 if TYPE_CHECKING:
-    from ssmperf.authors.fuzzing.session import Tally
+    from ssmperf.authors.fuzzing.session import Goal, Tally
 
 
-def progress(seed: int) -> Callable[[str, Tally], None]:
-    """Make a function that prints a line every few seconds."""
-    shown_s, faults = time.monotonic(), 0
-    print(f"seed {seed}", file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def progress(seed: int, goal: Goal) -> Iterator[Callable[[str, Tally], None]]:
+    """Show the progress until the end of the block: a bar on a terminal, a line every few seconds elsewhere.
+
+    A bar is full when the goal is reached: after so many examples, or else seconds.
+    """
+    begun_s = shown_s = time.monotonic()
+    faults = 0
 
     def tell(text: str, tally: Tally) -> None:
         nonlocal shown_s, faults
         now_s = time.monotonic()
-        if now_s - shown_s >= LINE_EVERY_S or tally.faults > faults or text.startswith("shrinking"):
+        of_examples = goal.examples is not None
+        steps.count(tally.examples if of_examples else now_s - begun_s, goal.examples or goal.seconds)
+        notable = tally.faults > faults or text.startswith("shrinking")
+        if steps.is_bar:
+            steps.say(f"{tally.faults} faults; {text}")
+        if notable or (not steps.is_bar and now_s - shown_s >= LINE_EVERY_S):
             shown_s, faults = now_s, tally.faults
-            print(f"[{tally}] {brief(text)}", file=sys.stderr, flush=True)
+            steps.say(f"[{tally}] {text}", lasting=True)
 
-    return tell
+    with StepBar(counts=goal.examples is not None) as steps:
+        steps.say(f"seed {seed}", lasting=True)
+        yield tell

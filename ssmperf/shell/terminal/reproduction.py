@@ -1,8 +1,7 @@
-"""The list of claims as data and as a table, and the lines of a reproduction's progress."""
+"""The list of claims, as data and as a table."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ssmperf.engine import registry
@@ -39,11 +38,6 @@ def budget(seconds: float, of: str) -> str:
     """Write a budget, such as "2 min" or "10 min per piece"."""
     text = f"{seconds:g} s" if seconds < 60 else f"{seconds / 60:g} min"
     return text if of == "claim" else f"{text} per {of}"
-
-
-def progress(text: str) -> None:
-    """Print a line of progress."""
-    print(brief(text), file=sys.stderr, flush=True)
 
 
 def _short(paper: str) -> str:

@@ -56,13 +56,17 @@ def test_a_verdict_follows_from_the_pieces(one: float, verdict: Agreement, tmp_p
 
 def test_what_has_ended_is_not_run_again_and_what_failed_is(tmp_path: Path) -> None:
     work = register(values={"one": 2.0, "two": ValueError("no luck")})
-    found = reproduced(tmp_path)
+    counts: list[tuple[int, int]] = []
+    found = reproduced(tmp_path, on_piece=lambda *each: counts.append(each))
     (result,) = found.results
     assert (result.agreement, result.done) == (UNSURE, 1) and "no luck" in result.reason
+    assert counts == [(0, 2), (1, 2), (2, 2)], "one that failed has ended, too"
     assert found.exit_code is ExitCode.BAD_CASE
     work.values["one"] = 0.0  # which nobody asks for again
     work.values["two"] = 1.0
-    again = reproduced(tmp_path, resume=True)
+    counts.clear()
+    again = reproduced(tmp_path, resume=True, on_piece=lambda *each: counts.append(each))
+    assert counts == [(0, 1), (1, 1)]
     assert again.results[0].agreement is YES and work.ran == ["one", "two", "two"]
     assert reproduced(tmp_path, resume=True).to_json()["claims"] == again.to_json()["claims"]
     assert work.ran == ["one", "two", "two"]

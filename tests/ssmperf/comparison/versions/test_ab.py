@@ -14,6 +14,7 @@ from support.processes.quick_processes import command
 from support.versions.repositories import KERNEL
 
 from ssmperf.comparison.versions import procedure
+from ssmperf.comparison.versions.measured import load_comparison
 from ssmperf.comparison.versions.procedure import Versions, compare_versions
 from ssmperf.comparison.versions.sides import Side
 from ssmperf.engine.cases.case import Case
@@ -141,6 +142,20 @@ def test_the_second_stage_measures_screened_cases_alone(fake: type[FakeSide], tm
     assert len(fresh) == 14 and {ids for _, _, ids in fresh} == {(case(2).id,)}
     state = json.loads((tmp_path / "ab" / "ab.json").read_text())
     assert state["screened"] == [case(2).id] and state["fresh_pairs"] == 7
+
+
+@pytest.mark.parametrize("slower", [{2: 1.15}, {}])
+def test_the_folder_gives_the_same_comparison_again(
+    fake: type[FakeSide], tmp_path: Path, slower: dict[int, float]
+) -> None:
+    fake.seconds = staticmethod(noisy(slower))
+    arguments = {"suite": "throughput", "axis": {"T": [64, 256]}, "dtype": "bf16", "seed": 0}
+    wanted = Versions("a", "b", arguments, ("p.py",), threshold=0.03, fresh=8)
+    found = compare_versions(wanted, tmp_path / "ab", unsure="pass")
+    again = load_comparison(tmp_path / "ab")
+    assert again.to_json() == found.to_json()
+    command = "--suite throughput --axis T=64,256 --dtype bf16 --plugin p.py --threshold 0.03 --pairs 5+8"
+    assert again.repeat == f"ssmperf ab --base a --new b {command}"
 
 
 def test_each_round_is_a_pair_in_random_order(fake: type[FakeSide], tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ssmperf.reports.formats import pivots
+from ssmperf.reports.formats.publishing import pivots
 
 from ssmperf import load
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+PDFLATEX = shutil.which("pdflatex")
+RESULTS = Path(__file__).parents[4] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", ["h100-gated-delta", "h200-standard"])
@@ -42,3 +46,18 @@ def test_latex_has_bold_winners_and_no_command_from_outside() -> None:
     hostile = pivots.in_latex(r"a_b & \input{/etc/passwd} $x^2$ % # ~")
     assert r"\input" not in hostile
     assert all(hostile[at - 1] == "\\" for at, each in enumerate(hostile) if each in "&%$#_")
+
+
+def test_many_tables_and_odd_names_compile(fake: Any, tmp_path: Path) -> None:
+    if PDFLATEX is None:
+        pytest.skip("needs pdflatex and booktabs, to compile the tables")
+    hostile = 'a_b & \\input{x} $x^2$ % # ~ | < > " λ é ≥ … µ ± ° · \u200b'
+    odd = fake.run([fake.timed(1e-3, model=hostile, backend=name) for name in ("sequential", "_β^")])
+    text = pivots.latex([load(RESULTS / "h200-standard"), odd])
+    assert text is not None and text.count(r"\begin{table}") > 100
+    lines = r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}", text, r"\end{document}"
+    (tmp_path / "paper.tex").write_text("\n".join(lines))
+    words = [PDFLATEX, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+    assert b"Overfull" not in done.stdout

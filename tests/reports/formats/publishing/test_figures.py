@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports.formats import figures
+from ssmperf.reports.formats.publishing import figures
 from ssmperf.reports.rows import frames
 from ssmperf.reports.views import charts
 
@@ -15,12 +15,12 @@ from ssmperf.suitekit import Chart
 
 
 @pytest.mark.slow
-def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> None:
+def test_each_panel_and_pass_has_a_png_an_svg_and_a_pdf(fake: Any, tmp_path: Path) -> None:
     run = fake.plausible(models=("gla",), lengths=(256, 512), samples=2)
     message = figures.figures([run], tmp_path / "new" / "folder")
     stems = {file.stem for file in (tmp_path / "new" / "folder").iterdir()}
     assert stems == {f"throughput-latency_s-gla-{pass_}" for pass_ in ("forward", "forward_backward")}
-    assert {file.suffix for file in (tmp_path / "new" / "folder").iterdir()} == {".png", ".svg"}
+    assert {file.suffix for file in (tmp_path / "new" / "folder").iterdir()} == {".png", ".svg", ".pdf"}
     assert "2 figures" in message
 
 
@@ -33,11 +33,23 @@ def test_the_same_run_gives_the_same_files(fake: Any, tmp_path: Path) -> None:
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
 
 
+def test_sizes_dtype_device_and_date_stand_under_a_figure(fake: Any, tmp_path: Path) -> None:
+    sizes = [{"B": 2, "T": 64, "C": 8}, {"B": 4, "T": 128, "C": 8}]
+    others = [fake.timed(1.0, model="other", dtype="float64"), fake.failed("wrong", "off", shape={"B": 9})]
+    run = fake.run([*(fake.timed(1.0, shape=shape, dtype="bfloat16") for shape in sizes), *others])
+    figures.figures([run], tmp_path)
+    (file,) = tmp_path.glob("*mingru*.svg")
+    text = file.read_text()
+    assert f"B2 to 4 C8, bfloat16, {frames.frame([run])['hardware'][0]}, 2026-01-01" in text
+    (pdf,) = tmp_path.glob("*mingru*.pdf")
+    assert pdf.read_bytes().startswith(b"%PDF")
+
+
 def test_hostile_names_stay_in_the_folder_and_are_no_mathematics(fake: Any, tmp_path: Path) -> None:
     records = [fake.timed(1.0, model="../../$x^{$", backend=name) for name in ("_a$b", "sequential")]
     figures.figures([fake.run(records)], tmp_path / "figures")
     assert [path.name for path in tmp_path.iterdir()] == ["figures"]
-    assert len(list((tmp_path / "figures").iterdir())) == 2
+    assert len(list((tmp_path / "figures").iterdir())) == 3
 
 
 def test_names_that_clean_to_the_same_stay_apart() -> None:

@@ -1,9 +1,10 @@
-"""The charts of each suite as PNG and SVG files, in the colours of the HTML page."""
+"""The charts of each suite as PNG, SVG and PDF files, in the colours of the HTML page."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ import pandas as pd
 from ssmperf import UsageError
 from ssmperf.suitekit import Chart, Section, report
 
-from ..rows import frames, units
-from ..views import charts
+from ...rows import frames, units
+from ...views import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 REFERENCE_DASHES = (":", "--")
 _SIZE = (6.4, 4.0)  # inches
+_LINE = 110  # letters of the text under a figure
+_FILES: dict[str, dict[str, Any]] = {  # without a date: the same input gives the same bytes
+    "png": {"dpi": 160, "metadata": {"Software": None}},
+    "svg": {"metadata": {"Date": None, "Creator": None}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+}
+_FONTS: Any = {"svg.hashsalt": "ssmperf", "svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9}
 
 Looks = tuple[dict[str, str], dict[str, str]]  # colours and marks, both by series
 
@@ -32,7 +40,7 @@ def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
     """Draw every chart of every suite into the folder `destination`, which is made if it is missing.
 
     There is one file per panel and combination of the other axes, such as
-    `throughput-latency_s-mamba-float32-forward.svg`.
+    `throughput-latency_s-mamba-float32-forward.svg`. Under each are sizes, dtype, device and date.
 
     Raises:
         UsageError: there is no destination, or the folder cannot be written.
@@ -48,7 +56,7 @@ def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
         rows = table[table["suite"] == name]
         for chart in section.charts:
             count += _draw_chart(folder, name, chart, rows, looks)
-    return f"{count} figures (PNG and SVG) in {folder}"
+    return f"{count} figures (PNG, SVG and PDF) in {folder}"
 
 
 def _draw_chart(folder: Path, suite: str, chart: Chart, rows: pd.DataFrame, looks: Looks) -> int:
@@ -61,29 +69,51 @@ def _draw_chart(folder: Path, suite: str, chart: Chart, rows: pd.DataFrame, look
             groups.setdefault(tuple(line["axes"][axis] for axis in axes), []).append(line)
         for combination, lines in groups.items():
             fixed = [value for axis, value in zip(axes, combination, strict=True) if value]
-            title = " · ".join([facet, *fixed])
-            _draw(folder / slug("-".join([suite, chart.y, facet, *fixed])), title, chart, lines, looks)
+            stem = folder / slug("-".join([suite, chart.y, facet, *fixed]))
+            drawn = charts.drawn(chart, rows, facet, dict(zip(axes, combination, strict=True)))
+            texts = " · ".join([facet, *fixed]), _circumstances(chart, drawn)
+            _draw(stem, texts, chart, lines, looks)
             count += 1
     return count
 
 
-def _draw(stem: Path, title: str, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
+def _circumstances(chart: Chart, rows: Sequence[dict[str, Any]]) -> str:
+    """Say under which circumstances a figure's cases were measured: sizes, dtypes, devices and days."""
+    values: dict[str, list[int]] = {}
+    for row in rows:
+        for letter, size in frames.sizes(row).items():
+            if letter != chart.x:
+                values.setdefault(letter, []).append(size)
+    sizes = " ".join(
+        f"{letter}{' to '.join(map(str, dict.fromkeys([min(found), max(found)])))}"
+        for letter, found in values.items()
+    )
+    dtypes = " / ".join(dict.fromkeys(units.plain(row["dtype"]) for row in rows))
+    return ", ".join(filter(None, [sizes, dtypes, *frames.devices_and_dates(rows)]))
+
+
+def _draw(
+    stem: Path, texts: tuple[str, str], chart: Chart, lines: list[dict[str, Any]], looks: Looks
+) -> None:
+    """Draw one figure. texts: above and under it."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # a fixed salt and no date: the same input gives the same bytes
-    with mpl.rc_context({"svg.hashsalt": "ssmperf", "svg.fonttype": "none", "font.size": 9}):
+    title, under = texts
+    with mpl.rc_context(_FONTS):
         figure = Figure(figsize=_SIZE, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         _plot(axes, chart, lines, looks)
         axes.set_title(_literal(title), loc="left", fontsize=10)
-        try:
-            figure.savefig(stem.with_name(stem.name + ".png"), dpi=160, metadata={"Software": None})
-            figure.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None, "Creator": None})
-        except OSError as error:
-            raise UsageError(f"cannot write {stem}.png: {error.strerror or error}") from error
+        figure.supxlabel(textwrap.fill(_literal(under), _LINE), x=0.01, ha="left", fontsize=7)
+        for format_, options in _FILES.items():
+            file = stem.with_name(f"{stem.name}.{format_}")
+            try:
+                figure.savefig(file, **options)
+            except OSError as error:
+                raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def _plot(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:

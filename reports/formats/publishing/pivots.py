@@ -11,13 +11,14 @@ import pandas as pd
 
 from ssmperf.suitekit import report
 
-from ..delivery import deliver
-from ..rows import frames, ranking, units
-from .exports import escape
+from ...delivery import deliver
+from ...rows import frames, ranking, units
+from ..exports import escape
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
+MOST_FLOATS = 12  # tables that LaTeX is given before it must place them: it fails with too many in waiting
 PADDING = 2  # of a heading, by tabulate
 WIDEST = 80  # columns of text, as a comment on a pull request shows them without scrolling
 _LATEX = str.maketrans(
@@ -32,8 +33,12 @@ _LATEX = str.maketrans(
         "<": r"$<$",
         ">": r"$>$",
         "|": r"$|$",
-        '"': r"\textquotedbl{}",
+        '"': "''",
         "–": "--",
+        "≥": r"$\geq$",
+        "…": r"\dots{}",
+        "°": r"\textdegree{}",
+        "·": r"$\cdot$",
     }
 )
 
@@ -76,19 +81,15 @@ def pivots(runs: Sequence[Run]) -> Iterator[Pivot]:
 
 def _pivot(place: Sequence[str], rows: Sequence[dict[str, Any]], rank: str) -> Pivot:
     subject, dtype, pass_, *others = place
-    sizes = [*map(frames.sizes, rows)]
-    shared = {axis: size for axis, size in sizes[0].items() if all(each.get(axis) == size for each in sizes)}
+    shared = frames.shared_sizes(rows)
     shared.pop("T", None)
     lines: dict[str, Cells] = {}
-    for row, own in zip(rows, sizes, strict=True):
-        length = " ".join(f"{axis}{size}" for axis, size in own.items() if axis not in shared)
+    for row in rows:
+        length = " ".join(f"{axis}{size}" for axis, size in frames.sizes(row).items() if axis not in shared)
         lines.setdefault(length, {})[frames.named(row)] = (_time(row, rank), bool(row["fastest"]))
-    dates = sorted({units.plain(row["date"])[:10] for row in rows if not units.missing(row.get("date"))})
-    devices = sorted({units.plain(row["hardware"]) for row in rows if not units.missing(row.get("hardware"))})
     said = " ".join(f"{axis}{size}" for axis, size in shared.items())
-    return Pivot(
-        f"{subject}, {pass_}, {dtype}", ", ".join(filter(None, [said, *others, *devices, *dates])), lines
-    )
+    note = ", ".join(filter(None, [said, *others, *frames.devices_and_dates(rows)]))
+    return Pivot(f"{subject}, {pass_}, {dtype}", note, lines)
 
 
 def _time(row: Mapping[str, Any], rank: str) -> str:
@@ -146,15 +147,19 @@ def markdown_short(runs: Sequence[Run], destination: Path | None = None) -> str 
 def latex(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Write tables for a paper; they need the package booktabs."""
     parts = ["% needs \\usepackage{booktabs}"]
-    for pivot in pivots(runs):
-        tables = [
-            pd.DataFrame(
-                [[_bold(cell) for cell in line] for line in lines], columns=[*map(in_latex, headings)]
-            )
-            for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
-        ]
-        parts += [_latex_table(table, pivot) for table in tables]
+    tables = [
+        _latex_table(_framed(headings, lines), pivot)
+        for pivot in pivots(runs)
+        for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
+    ]
+    for first in range(0, len(tables), MOST_FLOATS):
+        parts += [r"\clearpage"] if first else []
+        parts += tables[first : first + MOST_FLOATS]
     return deliver("\n".join(parts) + "\n", destination)
+
+
+def _framed(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> pd.DataFrame:
+    return pd.DataFrame([[*map(_bold, line)] for line in lines], columns=[*map(in_latex, headings)])
 
 
 def _latex_table(table: pd.DataFrame, pivot: Pivot) -> str:
@@ -171,5 +176,5 @@ def _bold(cell: str) -> str:
 
 
 def in_latex(text: Any) -> str:
-    """Escape text from outside for LaTeX: it makes no command and no new cell."""
-    return units.plain(text).translate(_LATEX)
+    """Escape text from outside for LaTeX: it makes no command and no new cell. Other letters become "?"."""
+    return units.plain(text).translate(_LATEX).encode("ascii", errors="replace").decode()

@@ -1,0 +1,1 @@
+"""What goes into a paper or a pull request: tables and figures."""
