@@ -25,6 +25,7 @@ from ._parts import (
     NarrowGLU,
     Perceptron,
     PowerShift,
+    ReLUPerceptron,
     RMSNorm,
     RWKV4Channels,
     RWKV7Channels,
@@ -146,6 +147,31 @@ class TransformerBlock(ChannelBlock):
 
     norm_type: ClassVar[Norm] = RMSNorm
     channels_type: ClassVar[Channels] = GLU
+
+
+class PreNormBlock(ChannelBlock):
+    """x + W mixer(norm(x)) + b, then a perceptron with ReLU over the channels; layer norms, and biases.
+
+    This is the decoder layer of fairseq's language models.
+    """
+
+    channels_type: ClassVar[Channels] = ReLUPerceptron
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+
+class PostNormBlock(PreNormBlock):
+    """y = norm(x + W mixer(x) + b), then norm(y + perceptron(y)): the layer of the first transformer."""
+
+    def forward(
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        y, after = self.mix(x, backend, state)
+        x = self.norm(x + y)
+        mixed: Tensor = self.channel_norm(x + self.channels(x))
+        return mixed, after
 
 
 class NormedBlock(ChannelBlock):

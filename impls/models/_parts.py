@@ -34,9 +34,9 @@ def checked_rank(rank: int) -> int:
     return rank
 
 
-def checked_width(width: int) -> int:
-    """Give the width of a layer's input back. Raises UsageError where it is below 1."""
-    if width < 1:
+def checked_width(width: int | None) -> int | None:
+    """Give the width of a layer's input, or None, back. Raises UsageError where it is below 1."""
+    if width is not None and width < 1:
         raise UsageError(f"the width must be at least 1, got {width}")
     return width
 
@@ -166,17 +166,34 @@ class DataShift(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Channel mixing W₂ GELU(W₁ x), twice as wide inside unless `hidden` says otherwise."""
+    """Channel mixing W₂ φ(W₁ x) with φ = GELU, twice as wide inside unless `hidden` says otherwise."""
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.gelu)
+    bias: ClassVar[bool] = False
+    expansion: ClassVar[int] = 2
 
     def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
-        hidden = 2 * width if hidden is None else hidden
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
+        hidden = self.expansion * width if hidden is None else hidden
+        self.up = nn.Linear(width, hidden, bias=self.bias)
+        self.down = nn.Linear(hidden, width, bias=self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(functional.gelu(self.up(x)))
+        y: Tensor = self.down(type(self).activation(self.up(x)))
         return y
+
+
+class BiasedPerceptron(Perceptron):
+    """A perceptron with biases, four times as wide inside."""
+
+    bias = True
+    expansion = 4
+
+
+class ReLUPerceptron(BiasedPerceptron):
+    """A perceptron with biases and φ = ReLU, four times as wide inside."""
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.relu)
 
 
 class GLU(nn.Module):
@@ -236,6 +253,14 @@ class BiasedGLU(GLU):
     @staticmethod
     def default_width(width: int) -> int:
         return 8 * width // 3
+
+
+class EqualGLU(BiasedGLU):
+    """A GLU with biases, as wide inside as outside."""
+
+    @staticmethod
+    def default_width(width: int) -> int:
+        return width
 
 
 class RWKVChannels(nn.Module):
