@@ -80,6 +80,14 @@ class HeadRMSNorm(nn.Module):
         return normed.flatten(-2)
 
 
+class SimpleHeadRMSNorm(HeadRMSNorm):
+    """Bring each head's channels to mean square 1."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__(heads, width)
+        self.norm = SimpleRMSNorm(width // heads)
+
+
 class GroupRMSNorm(nn.Module):
     """Bring each group of neighbouring channels to mean square 1, then scale each channel."""
 
@@ -286,6 +294,12 @@ class RWKV4Channels(RWKVChannels):
     """RWKV's channel mixing, four times as wide inside."""
 
     expansion = 4.0
+
+
+class NarrowRWKVChannels(RWKVChannels):
+    """RWKV's channel mixing, three times as wide inside."""
+
+    expansion = 3.0
 
 
 class LowRank(nn.Module):

@@ -11,7 +11,8 @@ from ssmperf import Shape, Unsupported, UsageError
 from ssmperf.authoring import Block, Model, build_block
 from ssmperf.suitekit import registry
 
-MODELS = sorted(registry.models())
+VARIANTS = ("retnet_xpos:glu=true:width=10", "rwkv5:per_head=true")  # with another layer
+MODELS = [*sorted(registry.models()), *VARIANTS]
 SIZES = {"B": 2, "T": 17, "C": 16, "H": 2, "K": 4, "V": 6, "D": 8, "N": 4}
 SPLITS = (1, 2, 11)  # pieces shorter than a convolution, too
 LAYERS = {  # of the papers; all others have the plain residual layer
@@ -43,6 +44,8 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "PostNormBlock": {"linear_transformer"},
     "PreNormBlock": {"cosformer"},
     "TNNBlock": {"tnn"},
+    "RetNetGLUBlock": {"retnet_xpos:glu=true:width=10"},
+    "HeadwiseRWKV5Block": {"rwkv5:per_head=true"},
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)
