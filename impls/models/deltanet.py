@@ -102,8 +102,8 @@ class ConvolvedDeltaRule(DeltaRule):
 class DeltaNet(DeltaRule):
     """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
 
-    q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
-    x is (B, T, width), y (B, T, H·V).
+    q and k are SiLU(W x), normalised; v = W x. The norm of o and one short convolution, of x before W, belong
+    to the block; the published code has three, of q, k and v after W. x is (B, T, width), y (B, T, H·V).
     """
 
     block: ClassVar[type[Block]] = DeltaNetBlock
