@@ -60,6 +60,7 @@ class Task:
         values that occur in a row; None means one of the classes.
     rows: number of rows of the training set; fewer are drawn if a training sees fewer.
     least: the shortest sequence that the task can have.
+    tied, dropout, std: of the networks that learn it, as for `Network`.
     name: set by the registry, with the options that the task has.
     """
 
@@ -69,6 +70,9 @@ class Task:
     guess: Callable[[int], float] | None = None
     rows: int = 100_000
     least: int = 1
+    tied: bool = False
+    dropout: float = 0.0
+    std: float | None = None
     name: str = ""
 
     def chance(self, trained: int) -> float:
