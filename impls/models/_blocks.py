@@ -16,36 +16,28 @@ from ._parts import (
     GELUGLU,
     GLU,
     BiasedGLU,
-    DataShift,
     GroupNorm,
     GroupRMSNorm,
     HeadRMSNorm,
     LinearGLU,
-    LowRank,
     NarrowGLU,
     Perceptron,
-    PowerShift,
+    ReLUPerceptron,
     RMSNorm,
-    RWKV4Channels,
-    RWKV7Channels,
-    RWKVChannels,
-    Shift,
     ShortConvolution,
+    SimpleHeadRMSNorm,
     SimpleRMSNorm,
     identity,
     over_all,
-    shifted,
 )
 
 if TYPE_CHECKING:
     from .mamba2 import Mamba2
-    from .rwkv7 import RWKV7
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[int], nn.Module]  # from the width
 HeadNorm = Callable[[int, int], nn.Module]  # from the number of heads and the width
 Channels = Callable[[int, int | None], nn.Module]  # from the width and the width inside
-Part = Callable[[int], nn.Module]  # from the width
 
 
 class MambaBlock(Block):
@@ -148,6 +140,31 @@ class TransformerBlock(ChannelBlock):
     channels_type: ClassVar[Channels] = GLU
 
 
+class PreNormBlock(ChannelBlock):
+    """x + W mixer(norm(x)) + b, then a perceptron with ReLU over the channels; layer norms, and biases.
+
+    This is the decoder layer of fairseq's language models.
+    """
+
+    channels_type: ClassVar[Channels] = ReLUPerceptron
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+
+class PostNormBlock(PreNormBlock):
+    """y = norm(x + W mixer(x) + b), then norm(y + perceptron(y)): the layer of the first transformer."""
+
+    def forward(
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        y, after = self.mix(x, backend, state)
+        x = self.norm(x + y)
+        mixed: Tensor = self.channel_norm(x + self.channels(x))
+        return mixed, after
+
+
 class NormedBlock(ChannelBlock):
     """x + W norm(mixer(norm(x))), then a GLU over the channels. A subclass may norm each head alone."""
 
@@ -211,6 +228,13 @@ class RetNetBlock(GatedBlock):
     channels_type: ClassVar[Channels] = Perceptron
 
 
+class RetNetGLUBlock(GatedBlock):
+    """GLA's layer with norms of the heads without weights, and a GLU with GELU over the channels."""
+
+    output_norm_type: ClassVar[HeadNorm] = SimpleHeadRMSNorm
+    channels_type: ClassVar[Channels] = GELUGLU
+
+
 class TNLBlock(GatedBlock):
     """GLA's layer with one norm over all channels, gates without an activation, norms without parameters."""
 
@@ -239,102 +263,3 @@ class SlotBlock(NormedBlock):
     output_norm_type: ClassVar[HeadNorm] = staticmethod(
         over_all(lambda width: nn.Sequential(nn.SiLU(), RMSNorm(width)))
     )
-
-
-class RWKV4Block(Block):
-    """Time mixing x + W mixer(shift(norm(x))), then channel mixing; both see the token before, too.
-
-    The mixer gets one mix of each token with the one before it; in the paper r, k and v have one each.
-    """
-
-    channels_type: ClassVar[Part] = RWKV4Channels
-    shift_type: ClassVar[Part] = Shift
-
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
-        self.shift = type(self).shift_type(self.width)
-        self.channel_norm = nn.LayerNorm(self.width)
-        self.channels = type(self).channels_type(self.width)
-
-    def forward(
-        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
-    ) -> tuple[Tensor, State | None]:
-        before, last, channel_last = self.carried(state, 3)
-        normed = self.norm(x)
-        previous = shifted(normed, last)
-        y, after = self.mixer(self.shift(normed, previous), backend=backend, state=before)
-        x = x + self.output(self.finished(y, normed, previous))
-        mixed = self.channel_norm(x)
-        y = x + self.channels(mixed, shifted(mixed, channel_last))
-        return y, carry(after, normed[:, -1:], mixed[:, -1:])
-
-    def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """Form the output projection's input from the mixer's y, the normalised x and the tokens before."""
-        return y
-
-
-class RWKV5Block(RWKV4Block):
-    """RWKV-4's layer with a group norm on the heads and a gate SiLU(W shift(norm(x)))."""
-
-    channels_type: ClassVar[Part] = RWKVChannels
-
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
-        width = self.output.in_features
-        self.output_norm = GroupNorm(model.shape["H"], width)
-        self.gate_shift = type(self).shift_type(self.width)
-        self.gate = nn.Linear(self.width, width, bias=False)
-
-    def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        gated: Tensor = self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
-        return gated
-
-
-class RWKV6Block(RWKV5Block):
-    """RWKV-5's layer with token shifts that depend on the data."""
-
-    shift_type: ClassVar[Part] = DataShift
-
-
-class RWKV7Block(Block):
-    """x + W (y ⊙ W₂ σ(W₁ x_g)), then channel mixing; y is the mixer's output.
-
-    Each token of norm(x) is mixed with the one before it by six token shifts. One gives x_g, the others the
-    inputs of the mixer's projections. The published norm of the embedding, before the first layer, is left
-    out.
-    """
-
-    shift_powers: ClassVar = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
-    mixer: RWKV7
-
-    def __init__(self, model: RWKV7) -> None:
-        super().__init__(model)
-        left, inner = model.layers_left, self.output.in_features
-        self.shifts = nn.ModuleDict(
-            {name: PowerShift(self.width, power * left) for name, power in self.shift_powers.items()}
-        )
-        self.gate = LowRank(self.width, inner, 5.0, torch.sigmoid)
-        self.channel_norm = nn.LayerNorm(self.width)
-        self.channels = RWKV7Channels(self.width, left**4)
-
-    def forward(
-        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
-    ) -> tuple[Tensor, State | None]:
-        y, _, state = self.in_network(x, None, backend=backend, state=state)
-        return y, state
-
-    def in_network(
-        self, x: Tensor, first: Tensor | None, *, backend: BackendLike, state: State | None
-    ) -> tuple[Tensor, Tensor | None, State | None]:
-        before, last, channel_last = self.carried(state, 3)
-        normed = self.norm(x)
-        previous = shifted(normed, last)
-        inputs = {name: shift(normed, previous) for name, shift in self.shifts.items()}
-        gate = self.gate(inputs.pop("g"))
-        operands = self.mixer.lower(**inputs, first=first)
-        output, after = self.mixer.compute(operands, backend, before)
-        x = x + self.output(self.mixer.finish(output, operands) * gate)
-        mixed = self.channel_norm(x)
-        y = x + self.channels(mixed, shifted(mixed, channel_last))
-        first = operands["v"] if first is None else first
-        return y, first, carry(after, normed[:, -1:], mixed[:, -1:])

@@ -34,9 +34,9 @@ def checked_rank(rank: int) -> int:
     return rank
 
 
-def checked_width(width: int) -> int:
-    """Give the width of a layer's input back. Raises UsageError where it is below 1."""
-    if width < 1:
+def checked_width(width: int | None) -> int | None:
+    """Give the width of a layer's input, or None, back. Raises UsageError where it is below 1."""
+    if width is not None and width < 1:
         raise UsageError(f"the width must be at least 1, got {width}")
     return width
 
@@ -78,6 +78,14 @@ class HeadRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         normed: Tensor = self.norm(x.unflatten(-1, (self.heads, -1)))
         return normed.flatten(-2)
+
+
+class SimpleHeadRMSNorm(HeadRMSNorm):
+    """Bring each head's channels to mean square 1."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__(heads, width)
+        self.norm = SimpleRMSNorm(width // heads)
 
 
 class GroupRMSNorm(nn.Module):
@@ -166,17 +174,34 @@ class DataShift(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Channel mixing W₂ GELU(W₁ x), twice as wide inside unless `hidden` says otherwise."""
+    """Channel mixing W₂ φ(W₁ x) with φ = GELU, twice as wide inside unless `hidden` says otherwise."""
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.gelu)
+    bias: ClassVar[bool] = False
+    expansion: ClassVar[int] = 2
 
     def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
-        hidden = 2 * width if hidden is None else hidden
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
+        hidden = self.expansion * width if hidden is None else hidden
+        self.up = nn.Linear(width, hidden, bias=self.bias)
+        self.down = nn.Linear(hidden, width, bias=self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(functional.gelu(self.up(x)))
+        y: Tensor = self.down(type(self).activation(self.up(x)))
         return y
+
+
+class BiasedPerceptron(Perceptron):
+    """A perceptron with biases, four times as wide inside."""
+
+    bias = True
+    expansion = 4
+
+
+class ReLUPerceptron(BiasedPerceptron):
+    """A perceptron with biases and φ = ReLU, four times as wide inside."""
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.relu)
 
 
 class GLU(nn.Module):
@@ -238,6 +263,14 @@ class BiasedGLU(GLU):
         return 8 * width // 3
 
 
+class EqualGLU(BiasedGLU):
+    """A GLU with biases, as wide inside as outside."""
+
+    @staticmethod
+    def default_width(width: int) -> int:
+        return width
+
+
 class RWKVChannels(nn.Module):
     """RWKV's channel mixing σ(W_r r) ⊙ W_v ReLU(W_k k)²; r and k mix each token with the one before it."""
 
@@ -261,6 +294,12 @@ class RWKV4Channels(RWKVChannels):
     """RWKV's channel mixing, four times as wide inside."""
 
     expansion = 4.0
+
+
+class NarrowRWKVChannels(RWKVChannels):
+    """RWKV's channel mixing, three times as wide inside."""
+
+    expansion = 3.0
 
 
 class LowRank(nn.Module):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
+from ._blocks import PreNormBlock
 
 LEAST_DENOMINATOR = 1e-6  # the published code's clamp; the paper's equation has none
 
@@ -29,8 +30,8 @@ class CosFormer(Model):
     As a state: S_t = e^(iθ) S_{t−1} + k_t [v_t, 1]ᵀ, and [numerator, denominator] = Re(S_t)ᵀ q_t. The
     normaliser is one more value column, as in `linear_transformer`: operand v is V + 1 wide, and so is the
     state. θ = π/(2M) with M the length T of x, as published, so that the layer is another function on a part
-    of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are
-    (B, T, H·V).
+    of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. The
+    published code has biases in the maps to q, k and v. x and y are (B, T, H·V).
 
     max_length: M; the length of x if None.
 
@@ -38,6 +39,7 @@ class CosFormer(Model):
         UsageError: a max_length below 1.
     """
 
+    block = PreNormBlock
     depends_on_length = True
 
     def __init__(self, shape: Mapping[str, int], *, max_length: int | None = None) -> None:

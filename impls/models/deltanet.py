@@ -62,16 +62,12 @@ class DeltaRule(Model):
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.steps_per_token = steps
         self.key_heads = self.shape.get("G", H)
-        self.input_width = H * V if width is None else checked_width(width)
+        self.input_width = checked_width(width)
         self.largest_rate = 2 if allow_neg_eigval else 1
         self.query = nn.Linear(self.width, self.key_heads * K, bias=False)
         self.key = nn.Linear(self.width, steps * self.key_heads * K, bias=False)
         self.value = nn.Linear(self.width, steps * H * V, bias=False)
         self.rate = nn.Linear(self.width, steps * H, bias=False)
-
-    @property
-    def width(self) -> int:
-        return self.input_width
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
         return output[:, self.steps_per_token - 1 :: self.steps_per_token].flatten(-2)
@@ -106,8 +102,8 @@ class ConvolvedDeltaRule(DeltaRule):
 class DeltaNet(DeltaRule):
     """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
 
-    q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
-    x is (B, T, width), y (B, T, H·V).
+    q and k are SiLU(W x), normalised; v = W x. The norm of o and one short convolution, of x before W, belong
+    to the block; the published code has three, of q, k and v after W. x is (B, T, width), y (B, T, H·V).
     """
 
     block: ClassVar[type[Block]] = DeltaNetBlock

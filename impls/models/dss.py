@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ssmperf.authoring import Model, model
 
 from . import _papers as papers
+from ._ssm_blocks import DSSBlock
 from .diagonal import DiagonalSSM, Modes, in_working_precision, log_steps, presets, vandermonde
 
 PRESETS = presets({"smoke": 8, "standard": 64, "long": 64})
@@ -26,6 +27,8 @@ class DSSExp(DiagonalSSM):
     All N complex modes are stored; the channels share Λ and have their own w and Δ. Starts from
     Λ_n = −½ + iπn. x and y are (B, T, C).
     """
+
+    block = DSSBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -76,6 +79,7 @@ class DSSSoftmax(Model):
     x and y are (B, T, C).
     """
 
+    block = DSSBlock
     depends_on_length = True
 
     def __init__(self, shape: Mapping[str, int]) -> None:

@@ -137,7 +137,8 @@ class HGRN(Bounded):
 
     The lower bound β, a number or a tensor (C,), grows with depth (`layer_bounds`): 0 in the first layer, the
     default here, and 5/6 in the last of six at initialisation. In a network all layers take it from one Γ.
-    The norm of y belongs to the block. x and y are (B, T, C).
+    The norm of y belongs to the block. As in the paper's equation the gate o comes before the norm; the
+    published code norms h first, and its gate is a SiLU. x and y are (B, T, C).
     """
 
     def __init__(self, shape: Mapping[str, int], *, lower_bound: Bound = 0.0) -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from ssmperf.authoring import Model, gate_precision, model
 
 from . import _papers as papers
+from ._blocks import PostNormBlock
 
 EPSILON = 1e-6  # the published code's guard of the denominator; the paper's equation has none
 
@@ -32,8 +33,10 @@ class LinearTransformer(Model):
     """o_t = φ(q_t)ᵀS_t / (φ(q_t)·z_t + 1e-6), S_t = Σ φ(k_s) v_sᵀ, z_t = Σ φ(k_s), φ = 1 + elu.
 
     The normaliser is one more value column: operand v is [v, 1] of width V + 1, and so is the state.
-    x and y are (B, T, H·V).
+    The published code has biases in the maps to q, k and v. x and y are (B, T, H·V).
     """
+
+    block = PostNormBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -25,8 +25,9 @@ class Longhorn(Model):
     """S_t = (1 − Δ_t ⊗ k_t²) ⊙ S_{t−1} + (Δ_t ⊙ x_t) k_tᵀ, y_t = S_t q_t + D ⊙ x_t, Δ = β / (1 + β k·k).
 
     β = σ(W x + b) in (0, 1) with W of low rank: the weight of a channel's error (sᵀk − x)² in its objective.
-    k_t and q_t (N) are linear in x and shared by the channels. Starts with D = 1. The input projection,
-    convolution, SiLU and gate belong to the block: x is the activation after them. x and y are (B, T, D).
+    k_t and q_t (N) are linear in x and shared by the channels. Starts with D = 1 and b = 0, as published. The
+    input projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y
+    are (B, T, D).
 
     rank: of W; by default ⌈d/16⌉ for the width d = D/2 of the block, as published.
 
@@ -44,6 +45,7 @@ class Longhorn(Model):
         self.query = nn.Linear(D, N, bias=False)
         self.beta_down = nn.Linear(D, rank, bias=False)
         self.beta_up = nn.Linear(rank, D)
+        nn.init.zeros_(self.beta_up.bias)
         self.D = nn.Parameter(torch.ones(D))
 
     def operands(self, x: Tensor) -> dict[str, Any]:

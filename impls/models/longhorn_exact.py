@@ -38,9 +38,9 @@ class LonghornExact(Model):
 
     β = σ(W x + b) in (0, 1) with W of low rank. k_t and q_t are linear in x and shared by all channels, so
     that these operands are (B, T, 1, K). A channel of the paper, with s, Δ and x of its own, is a head with
-    V = 1; a larger V ties the Δ of V channels. Δ k·k < 1, whatever the keys. Starts with D = 1. The input
-    projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
-    (B, T, H·V).
+    V = 1; a larger V ties the Δ of V channels. Δ k·k < 1, whatever the keys. Starts with D = 1 and b = 0. The
+    input projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y
+    are (B, T, H·V).
 
     rank: of W; by default ⌈d/16⌉ for the width d = H·V/2 of the block, as published.
 
@@ -58,6 +58,7 @@ class LonghornExact(Model):
         self.query = nn.Linear(self.width, K, bias=False)
         self.beta_down = nn.Linear(self.width, rank, bias=False)
         self.beta_up = nn.Linear(rank, H)
+        nn.init.zeros_(self.beta_up.bias)
         self.D = nn.Parameter(torch.ones(self.width))
 
     def operands(self, x: Tensor) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
+from ._ssm_blocks import S4Block
 
 
 def ring(
@@ -44,6 +45,8 @@ class LRU(Model):
     Raises:
         UsageError: a radius or phase that is outside, or a min_radius above the max_radius.
     """
+
+    block = S4Block
 
     def __init__(
         self,

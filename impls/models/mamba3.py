@@ -58,11 +58,12 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
 class Mamba3(Model):
     """S_t = α_t S_{t−1} + (1 − λ_t) Δ_t α_t k_{t−1} x_{t−1}ᵀ + λ_t Δ_t k_t x_tᵀ, y_t = S_tᵀ q_t + D_h x_t.
 
-    Per head, α = exp(ΔA), Δ = softplus(W u + b), A = −softplus(W u) ≤ −1e-4 and λ = σ(W u). q_t and k_t are
-    RMS-normed projections that the heads share, plus a bias per head. Then channels 2j and 2j + 1 turn by
-    Σ_{s≤t} Δ_s π tanh(W u_s)_j. All are parallel projections of the block's input u, without a convolution.
-    The gate belongs to the block. Starts with softplus(b) log-uniform in [1e-3, 1e-1], and with D and the
-    biases of q and k at 1. u is (B, T, H·V/expand), y (B, T, H·V).
+    Per head, α = exp(ΔA), Δ = softplus(W u + b), A = −softplus(W u) ≤ −1e-4 and λ = σ(W u). This A is that of
+    the first release. Later code of the authors has A = −f(W u), f(z) = 1 + z for z ≥ 0 and 1/(1 − z) below.
+    q_t and k_t are RMS-normed projections that the heads share, plus a bias per head. Then channels 2j and 2j
+    + 1 turn by Σ_{s≤t} Δ_s π tanh(W u_s)_j. All are parallel projections of the block's input u, without a
+    convolution. The gate belongs to the block. Starts with softplus(b) log-uniform in [1e-3, 1e-1], and with
+    D and the biases of q and k at 1. u is (B, T, H·V/expand), y (B, T, H·V).
 
     A token is written once, with the weight λ_t Δ_t + (1 − λ_{t+1}) Δ_{t+1} of both writes together, into a
     state W. Hence the operation reads before the write, o_t = α_t W_{t−1}ᵀ q_t, and λ_t Δ_t (k_t·q_t) x_t is

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf.authoring import Model, gate_precision, model
+from ssmperf.authoring import BackendLike, Model, State, carry, gate_precision, model
 
 from . import _papers as papers
+from ._blocks import ChannelBlock, Channels, Norm
+from ._parts import BiasedPerceptron, RMSNorm, ShortConvolution, checked_width
 
 
 def log_positive(x: Tensor) -> Tensor:
     """Form log g(x) of the positive map g(x) = x + ½ for x ≥ 0, σ(x) below."""
     return torch.where(x >= 0, torch.log(functional.relu(x) + 0.5), -functional.softplus(-x))
+
+
+class MinRNNBlock(ChannelBlock):
+    """u = x + W₁ conv(x) + b₁, then u + W₂ mixer(norm(u)) + b₂, then a perceptron; RMS norms, and biases.
+
+    The convolution is over four steps and has no norm before it.
+    """
+
+    norm_type: ClassVar[Norm] = RMSNorm
+    channels_type: ClassVar[Channels] = BiasedPerceptron
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.convolution = ShortConvolution(self.width)
+        self.mixed = nn.Linear(self.width, self.width)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+    def forward(
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        before, tail = self.carried(state, 2)
+        convolved, tail = self.convolution(x, tail)
+        x = x + self.mixed(convolved)
+        y, after = self.mixer(self.norm(x), backend=backend, state=before)
+        x = x + self.output(y)
+        return x + self.channels(self.channel_norm(x)), carry(after, tail)
 
 
 @model(
@@ -26,13 +54,24 @@ def log_positive(x: Tensor) -> Tensor:
     gate="data",
 )
 class MinGRU(Model):
-    """h_t = (1 − z_t) ⊙ h_{t−1} + z_t ⊙ ñ_t, z = σ(W_z x + b), ñ = W_n x + b. x and y are (B, T, C)."""
+    """h_t = (1 − z_t) ⊙ h_{t−1} + z_t ⊙ ñ_t, z = σ(W_z x + b), ñ = W_n x + b.
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    x is (B, T, width), y (B, T, C); the paper calls C/width the expansion.
+
+    width: of x; C if None.
+
+    Raises:
+        UsageError: a width below 1.
+    """
+
+    block = MinRNNBlock
+
+    def __init__(self, shape: Mapping[str, int], *, width: int | None = None) -> None:
         super().__init__(shape)
+        self.input_width = checked_width(width)
         C = self.shape["C"]
-        self.update = nn.Linear(C, C)
-        self.candidate = nn.Linear(C, C)
+        self.update = nn.Linear(self.width, C)
+        self.candidate = nn.Linear(self.width, C)
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         update = gate_precision(self.update(x))
@@ -94,15 +133,23 @@ class MinGRUPositive(MinGRU):
 class MinLSTM(Model):
     """h_t = f' ⊙ h_{t−1} + i' ⊙ c̃_t, f' = f/(f + i), i' = i/(f + i), f and i sigmoids.
 
-    x and y are (B, T, C).
+    x is (B, T, width), y (B, T, C); the paper calls C/width the expansion.
+
+    width: of x; C if None.
+
+    Raises:
+        UsageError: a width below 1.
     """
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    block = MinRNNBlock
+
+    def __init__(self, shape: Mapping[str, int], *, width: int | None = None) -> None:
         super().__init__(shape)
+        self.input_width = checked_width(width)
         C = self.shape["C"]
-        self.forget = nn.Linear(C, C)
-        self.input = nn.Linear(C, C)
-        self.candidate = nn.Linear(C, C)
+        self.forget = nn.Linear(self.width, C)
+        self.input = nn.Linear(self.width, C)
+        self.candidate = nn.Linear(self.width, C)
 
     def log_odds(self, x: Tensor) -> Tensor:
         """Form δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""

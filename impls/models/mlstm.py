@@ -82,7 +82,9 @@ class MLSTM(_MLSTM):
     i_t = exp(ĩ_t) and f_t = σ(f̃_t) per head, ĩ and f̃ linear in x, and k_t is scaled by K^(−1/2). With
     m_t = max(log f_t + m_{t−1}, ĩ_t), m_0 = 0, the states e^(−m_t) C_t and e^(−m_t) n_t have the gate
     exp(log f_t + m_{t−1} − m_t) ≤ 1 and write with the weight exp(ĩ_t − m_t) ≤ 1, so that input gates of any
-    size are exact; the 1 becomes e^(−m_t). y does not depend on m, and gradients take it as a constant.
+    size are exact; the 1 becomes e^(−m_t). y does not depend on m, and gradients take it as a constant. The
+    published code adds 1e-6 to the denominator of the scaled states, so that its y depends on m a little.
+    Here the denominator is at least 1e-30 instead.
 
     n is one more value column: operand v is [v, 1] of width V + 1. The state that is passed on is
     (B, H, K, V + 2), with m_t in its last column. x and y are (B, T, H·V).

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ssmperf.authoring import Model, UsageError, gate_precision, model
+from ssmperf.authoring import Block, Model, UsageError, gate_precision, model
 
 from . import _papers as papers
-from ._blocks import RetNetBlock
+from ._blocks import RetNetBlock, RetNetGLUBlock
+from ._parts import checked_width
 
 
 def counter(n: int, x: Tensor) -> Tensor:
@@ -28,13 +29,22 @@ def log_decay(H: int, x: Tensor) -> Tensor:
 class RetNet(Model):
     """S_t = γ_h S_{t−1} + k_t v_tᵀ, o_t = K^(−1/2) q_tᵀ S_t, γ_h = 1 − 2^(−5−h), without the rotation.
 
-    The group norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
+    The group norm and the swish gate on o belong to the block. x is (B, T, width), y (B, T, H·V).
+
+    width: of x; H·V if None.
+    glu: whether the layer is that of the authors' later code, with RMS norms and a GLU of the channels.
+
+    Raises:
+        UsageError: a width below 1.
     """
 
-    block = RetNetBlock
+    block: ClassVar[type[Block]] = RetNetBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, width: int | None = None, glu: bool = False) -> None:
         super().__init__(shape)
+        self.input_width = checked_width(width)
+        if glu:
+            self.block = RetNetGLUBlock  # type: ignore[misc]  # of this layer, not of its class
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
@@ -79,13 +89,13 @@ class RetNetXPos(RetNet):
     state needs no position; in the rotated real form of the definition it would.
 
     Raises:
-        UsageError: K is odd.
+        UsageError: K is odd, or a width below 1.
     """
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, width: int | None = None, glu: bool = False) -> None:
         if shape["K"] % 2:
             raise UsageError(f"retnet_xpos pairs key channels: K must be even, got {shape['K']}")
-        super().__init__(shape)
+        super().__init__(shape, width=width, glu=glu)
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         H, K = self.shape["H"], self.shape["K"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ssmperf.authoring import Model, UsageError, gate_precision, model
+from ssmperf.authoring import Block, Model, UsageError, gate_precision, model
 
 from . import _papers as papers
-from ._blocks import RWKV5Block, RWKV6Block
 from ._parts import checked_rank
+from ._rwkv_blocks import HeadwiseRWKV5Block, RWKV5Block, RWKV6Block
 
 
 def decay_speed(channels: int, depth: float) -> Tensor:
@@ -23,8 +23,12 @@ def decay_speed(channels: int, depth: float) -> Tensor:
 
 def first_bonus(channels: int, depth: float) -> Tensor:
     """Give the published start of u: a zigzag of −0.1, 0, 0.1 on a slope that grows with the depth."""
-    channel = torch.arange(channels)
-    return depth * (1 - channel / max(channels - 1, 1)) + 0.1 * ((channel + 1) % 3 - 1)
+    return slope(channels, depth) + 0.1 * ((torch.arange(channels) + 1) % 3 - 1)
+
+
+def slope(channels: int, depth: float) -> Tensor:
+    """Fall from the depth in the first channel to 0 in the last."""
+    return depth * (1 - torch.arange(channels) / max(channels - 1, 1))
 
 
 @model(
@@ -41,14 +45,16 @@ class RWKV5(Model):
     gate belong to the block. x and y are (B, T, H·V).
 
     depth: place of the layer from 0, the first, to 1, the last; it enters the start of ω and u only.
+    per_head: whether a head's channels share ω and u, as in the version 5.1 of the authors' code; its layer
+        then has that version's token shifts, channel mixing and norms.
 
     Raises:
         UsageError: a depth outside [0, 1].
     """
 
-    block = RWKV5Block
+    block: ClassVar[type[Block]] = RWKV5Block
 
-    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0, per_head: bool = False) -> None:
         if not 0 <= depth <= 1:
             raise UsageError(f"the depth must be in [0, 1], got {depth}")
         super().__init__(shape)
@@ -56,12 +62,17 @@ class RWKV5(Model):
         self.receptance = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
-        self.omega = nn.Parameter(decay_speed(H * K, depth).view(H, K))
-        self.bonus = nn.Parameter(first_bonus(H * K, depth).view(H, K))
+        if per_head:
+            self.block = HeadwiseRWKV5Block  # type: ignore[misc]  # of this layer, not of its class
+            self.omega = nn.Parameter(decay_speed(H, depth).unsqueeze(-1))
+            self.bonus = nn.Parameter(slope(H, depth).unsqueeze(-1))
+        else:
+            self.omega = nn.Parameter(decay_speed(H * K, depth).view(H, K))
+            self.bonus = nn.Parameter(first_bonus(H * K, depth).view(H, K))
 
     def log_decay(self, x: Tensor) -> Tensor:
         """Form log w = −exp(ω) (H, K)."""
-        return -torch.exp(gate_precision(self.omega))
+        return -torch.exp(gate_precision(self.omega)).expand(-1, self.shape["K"])
 
     @classmethod
     def depth_options(
@@ -70,13 +81,17 @@ class RWKV5(Model):
         return [{"depth": layer / max(layers - 1, 1)} for layer in range(layers)]
 
     def operands(self, x: Tensor) -> dict[str, Any]:
+        return self.lower(x, x, x, x)
+
+    def lower(self, r: Tensor, k: Tensor, v: Tensor, w: Tensor) -> dict[str, Any]:
+        """Compute the operands from the inputs of the receptance, key, value and decay."""
         heads = (self.shape["H"], -1)
         return {
-            "q": self.receptance(x).unflatten(-1, heads),
-            "k": self.key(x).unflatten(-1, heads),
-            "v": self.value(x).unflatten(-1, heads),
-            "log_a": self.log_decay(x),
-            "bonus": self.bonus,
+            "q": self.receptance(r).unflatten(-1, heads),
+            "k": self.key(k).unflatten(-1, heads),
+            "v": self.value(v).unflatten(-1, heads),
+            "log_a": self.log_decay(w),
+            "bonus": self.bonus.expand(-1, self.shape["K"]),
             "read": "pre",
         }
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
-from ._blocks import RWKV4Block
+from ._rwkv_blocks import RWKV4Block
 
 
 def decay_speed(channels: int, depth: float) -> Tensor:

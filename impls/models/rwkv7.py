@@ -13,8 +13,8 @@ from torch.nn import functional
 from ssmperf.authoring import BackendLike, Model, Unsupported, UsageError, gate_precision, model
 
 from . import _papers as papers
-from ._blocks import RWKV7Block
 from ._parts import EPSILON, GroupNorm, LowRank
+from ._rwkv_blocks import RWKV7Block
 
 PRESETS = {
     "smoke": [{"B": 1, "H": 2, "K": 16, "V": 16}],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ssmperf.authoring import Model, gate_precision, model
 
 from . import _papers as papers
+from ._ssm_blocks import S4Block
 from .diagonal import log_steps, pairs, presets
 
 
@@ -47,6 +48,8 @@ class S4(Model):
     Raises:
         UsageError: N is odd.
     """
+
+    block = S4Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

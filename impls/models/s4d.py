@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ssmperf.authoring import model
 
 from . import _papers as papers
+from ._ssm_blocks import S4Block
 from .diagonal import DiagonalSSM, Modes, in_working_precision, log_steps, pairs, presets
 
 PRESETS = presets({"smoke": 16, "standard": 64, "long": 64})
@@ -25,6 +26,8 @@ class S4D(DiagonalSSM):
     Raises:
         UsageError: N is odd.
     """
+
+    block = S4Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from ssmperf.authoring import Model, gate_precision, model
 
 from . import _papers as papers
+from ._ssm_blocks import S5Block
 from .diagonal import log_steps
 from .s4 import legs
 
@@ -33,6 +34,8 @@ class S5(Model):
     conjugate pair, as channels; Λ starts from blocks of HiPPO-N, the normal part of LegS. x and y are
     (B, T, C).
     """
+
+    block = S5Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -93,6 +96,8 @@ class S5SharedSISO(Model):
     This is not S5: its state has K·V numbers instead of K. B, C and Δ are vectors over the K stored states,
     one of each conjugate pair; ZOH; starts from A_n = −½ + iπn. x and y are (B, T, H·V).
     """
+
+    block = S5Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch.nn import functional
 from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
+from ._blocks import ChannelBlock, Channels, Norm
+from ._parts import EqualGLU, SimpleRMSNorm, checked_width
 from .diagonal import Modes, run
 
 HIDDEN = 32  # width of the position encoder
@@ -34,6 +36,17 @@ def exact_state_space(coefficients: Tensor, gamma: float) -> Modes:
     return Modes(torch.full_like(weights.real, math.log(gamma)), angle, weights)
 
 
+class TNNBlock(ChannelBlock):
+    """x + W mixer(norm(x)) + b, then a GLU as wide inside as outside; biases, norms without weights."""
+
+    norm_type: ClassVar[Norm] = SimpleRMSNorm
+    channels_type: ClassVar[Channels] = EqualGLU
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+
 @model(
     "tnn",
     recurrence="long_conv",
@@ -45,25 +58,37 @@ class TNN(Model):
 
     RPE maps the integer lag j to C coefficients by three layers, with ReLU and a norm without parameters
     before the second and the third, as published. So the kernel of a prefix is that of the whole. γ is fixed.
-    The expansion by 3 and the output projection belong to the block. x and y are (B, T, C).
+    The output projection belongs to the block. x is (B, T, width), y (B, T, C); the paper has three times as
+    many channels as its layer is wide, which `width` gives: C/3.
 
     gamma: γ, in (0, 1].
     by_length: divide the lag by the length T, a variant in the published code: T then enters the kernel, and
         a prefix of the input gives another layer.
+    width: of x; C if None.
 
     Raises:
-        UsageError: a gamma outside (0, 1].
+        UsageError: a gamma outside (0, 1], or a width below 1.
     """
 
-    def __init__(self, shape: Mapping[str, int], *, gamma: float = 0.99, by_length: bool = False) -> None:
+    block = TNNBlock
+
+    def __init__(
+        self,
+        shape: Mapping[str, int],
+        *,
+        gamma: float = 0.99,
+        by_length: bool = False,
+        width: int | None = None,
+    ) -> None:
         if not 0 < gamma <= 1:
             raise UsageError(f"gamma must be in (0, 1], got {gamma}")
         super().__init__(shape)
         C = self.shape["C"]
         self.gamma, self.by_length = gamma, by_length
         self.depends_on_length = by_length  # type: ignore[misc]  # of this layer, not of its class
-        self.value = nn.Linear(C, C)
-        self.gate = nn.Linear(C, C)
+        self.input_width = checked_width(width)
+        self.value = nn.Linear(self.width, C)
+        self.gate = nn.Linear(self.width, C)
         self.position = nn.Linear(1, HIDDEN)
         self.hidden = nn.Linear(HIDDEN, HIDDEN)
         self.coefficient = nn.Linear(HIDDEN, C)
@@ -114,7 +139,7 @@ class TNN(Model):
         u = functional.silu(x @ W["gate.weight"].mT + W["gate.bias"])
         y = []
         for t in range(T):
-            total = torch.zeros_like(x[:, 0])
+            total = torch.zeros_like(v[:, 0])
             for j in range(t + 1):
                 total = total + kernel[j] * v[:, t - j]
             y.append(u[:, t] * total)

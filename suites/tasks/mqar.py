@@ -8,6 +8,10 @@ Data card
   soon. The law is the same at every T, so a longer test has more filler and more distant queries.
 - n follows from the length of the training, T/16 and at least 1: 2, 4, 8, 16 pairs at T = 32, 64, 128, 256.
   The papers take 64 pairs at T = 512: `mqar:pairs=64`. A row needs T ≥ 4n.
+- Networks are Zoology's. The head is tied to the embedding, and a tenth of the embedded tokens is zeroed in
+  training. The weights of the embedding and of linear maps start with a deviation of 0.02, those that end a
+  mixing branch with 0.02/√(2·layers). Zoology also starts all biases of linear maps at 0; here they start as
+  the models say. `mqar:dropout=0:std=0:tied=false` leaves all to the models.
 - The papers draw 100,000 rows. Guessing one of the row's values is right in one of n cases, which is the
   chance stated, since a network that has learned nothing about keys can do that.
 """
@@ -79,14 +83,21 @@ def sample(draw: Draw, *, vocabulary: int, pairs: int) -> Examples:
 
 
 @task("mqar")
-def mqar(*, vocabulary: int = 8192, pairs: int = 0) -> Task:
+def mqar(
+    *, vocabulary: int = 8192, pairs: int = 0, tied: bool = True, dropout: float = 0.1, std: float = 0.02
+) -> Task:
     """Make the task of the papers.
 
     vocabulary: number of tokens.
     pairs: number of pairs; 0 means a sixteenth of the length of the training.
+    tied: whether networks tie the head to the embedding.
+    dropout: share of the embedded tokens that is zeroed in training.
+    std: of the weights at the start; 0 means those of the models.
     """
     if vocabulary < 4 or vocabulary % 2 or pairs < 0:
         raise UsageError(f"mqar: vocabulary must be even and at least 4, got {vocabulary}, {pairs} pairs")
+    if not 0 <= dropout < 1 or std < 0:
+        raise UsageError(f"mqar: dropout must be in [0, 1) and std at least 0, got {dropout} and {std}")
     return Task(
         vocabulary=vocabulary,
         classes=vocabulary,
@@ -94,4 +105,7 @@ def mqar(*, vocabulary: int = 8192, pairs: int = 0) -> Task:
         guess=lambda trained: 1 / pairs_at(trained, pairs),
         least=4 * max(1, pairs),
         answers=vocabulary // 2,
+        tied=tied,
+        dropout=dropout,
+        std=std or None,
     )

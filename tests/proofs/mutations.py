@@ -180,7 +180,7 @@ MUTATIONS = (
         "impls/models/_parts.py",
         "inner / (EXPANSION * CHANNELS_PER_RANK)",
         "inner / CHANNELS_PER_RANK",
-        test="tests/impls/models/test_models_networks.py::test_parameter_counts_of_longhorns_table_3",
+        test="tests/suites/claims/test_counts.py::test_the_ten_rows_of_table_3_and_llamas_are_counted",
     ),
     Mutation(
         "depth not passed (TNL)",

@@ -136,9 +136,19 @@ def test_first_gaps_follow_the_power_law() -> None:
 def test_options_are_part_of_the_name() -> None:
     assert registry.task("mqar:vocabulary=16:pairs=3").name == "mqar:pairs=3:vocabulary=16"
     assert registry.task("mqar:pairs=0").name == "mqar"
+    zoology = registry.task("mqar")
+    assert (zoology.tied, zoology.dropout, zoology.std) == (True, 0.1, 0.02)
+    own = registry.task("mqar:tied=false:dropout=0:std=0")
+    assert (own.tied, own.dropout, own.std) == (False, 0, None)
     with pytest.raises(UnknownName, match="vocabulary"):
         registry.task("mqar:words=3")
-    for name in ("mqar:vocabulary=7", "needle:needles=17", "selective_copying:alphabet=3"):
+    for name in (
+        "mqar:vocabulary=7",
+        "mqar:dropout=1",
+        "mqar:std=-1",
+        "needle:needles=17",
+        "selective_copying:alphabet=3",
+    ):
         with pytest.raises(UsageError):
             registry.task(name)
     with pytest.raises(UsageError, match="T of at least"):

@@ -38,6 +38,7 @@ class Model(nn.Module):
     block: ClassVar[type[Block]] = Block
     # where the formula of its log gates has a least value: that, of gates that never reach it nor 0
     least_log_gate: float | None = None
+    input_width: int | None = None  # of x, where it is not that of the shape
     output_width: int | None = None  # of y, once it is known
 
     def __init__(self, shape: Mapping[str, int]) -> None:
@@ -46,7 +47,12 @@ class Model(nn.Module):
 
     @property
     def width(self) -> int:
-        """Width of the input x: C or D for models with one state per channel, H·V for matrix states."""
+        """Width of the input x: C or D for models with one state per channel, H·V for matrix states.
+
+        A model whose projections may have another width sets `input_width`.
+        """
+        if self.input_width is not None:
+            return self.input_width
         for letter in ("C", "D"):
             if letter in self.shape:
                 return self.shape[letter]

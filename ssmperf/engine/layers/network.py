@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ssmperf.engine import registry
 from ssmperf.engine.layers.block import BackendLike, Block, State
+from ssmperf.engine.layers.dropout import NumberedDropout
 from ssmperf.engine.layers.model import Model
 from ssmperf.errors import UsageError
 
@@ -29,6 +30,9 @@ class Network(nn.Module):
         classes: number of logits; the vocabulary if None.
         tied: whether the head's weights are the embedding's.
         final_norm: whether a norm of the blocks' kind comes before the head.
+        dropout: share of the embedded tokens that is zeroed in training.
+        std: of the first weights of the embedding and of all linear maps, less by √(2·layers) for those that
+            end a mixing branch; None leaves them to the models.
         options: keyword options of every layer's model; they win over those of its depth.
         block_options: keyword options of every block.
 
@@ -47,6 +51,8 @@ class Network(nn.Module):
         classes: int | None = None,
         tied: bool = False,
         final_norm: bool = True,
+        dropout: float = 0.0,
+        std: float | None = None,
         options: Mapping[str, Any] | None = None,
         block_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,8 +74,19 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = type(blocks[0]).norm_type(width) if final_norm else nn.Identity()
         self.head = nn.Linear(width, vocabulary if classes is None else classes, bias=False)
+        self.dropout = NumberedDropout(dropout)
+        if std is not None:
+            self._draw_weights(std, layers)
         if tied:
             self.head.weight = self.embedding.weight
+
+    def _draw_weights(self, std: float, layers: int) -> None:
+        """Draw the weights of the embedding and of linear maps; biases stay."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=std)
+        for block in cast("list[Block]", self.blocks):
+            nn.init.normal_(block.output.weight, std=std / (2 * layers) ** 0.5)
 
     def forward(
         self,
@@ -101,7 +118,7 @@ class Network(nn.Module):
 
         Where few steps are scored, `head` of those alone saves most of the time of a large vocabulary.
         """
-        x = self.embedding(tokens)
+        x = self.dropout(self.embedding(tokens))
         after, first = [], None
         before = [None] * len(self.blocks) if states is None else states
         for block, state in zip(cast("list[Block]", self.blocks), before, strict=True):

@@ -62,6 +62,7 @@ class Task:
     rows: number of rows of the training set; fewer are drawn if a training sees fewer.
     least: the shortest sequence that the task can have.
     answers: number of different targets that occur; None means all classes.
+    tied, dropout, std: of the networks that learn it, as for `Network`.
     name: set by the registry, with the options that the task has.
     """
 
@@ -72,6 +73,9 @@ class Task:
     rows: int = 100_000
     least: int = 1
     answers: int | None = None
+    tied: bool = False
+    dropout: float = 0.0
+    std: float | None = None
     name: str = ""
 
     def chance(self, trained: int) -> float:

@@ -27,7 +27,7 @@ ENOUGH = 0.99  # accuracy at which a training ends
 CHECKS = 20  # looks at losses and accuracy in a training
 SAVE_S = 20.0  # least time between two checkpoints
 CURVE = 8  # points of a loss curve
-FORMAT = 3  # of a checkpoint
+FORMAT = 4  # of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Diverged(ArithmeticError):
 
 
 def build(job: Job, task: Task) -> Network:
-    """Build the network in its initial state: the same one for the same seed and sizes."""
+    """Build the network in its initial state, without dropout: the same one for the same seed and sizes."""
     devices = [torch.device(job.device)] if job.device.startswith("cuda") else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(job.seed)
@@ -125,9 +125,12 @@ def build(job: Job, task: Task) -> Network:
             layers=job.layers,
             vocabulary=task.vocabulary,
             classes=task.classes,
+            tied=task.tied,
+            dropout=task.dropout,
+            std=task.std,
             block_options=None if job.hidden is None else {"hidden": job.hidden},
         )
-    return network.to(job.device)
+    return network.eval().to(job.device)
 
 
 def train(
@@ -178,7 +181,7 @@ def training(
 def _until_ended(
     job: Job,
     task: Task,
-    network: nn.Module,
+    network: Network,
     updates: Updates,
     checkpoint: Path | None,
     on_step: Callable[[str], None],

@@ -28,7 +28,7 @@ Work = Callable[[], Tensor]
 _spoiled: list[Any] = []  # graphs whose capture the driver broke off; torch still has pointers to them
 
 
-def make_updates(network: nn.Module, backend: str, device: str, *, decay: float) -> Updates:
+def make_updates(network: Network, backend: str, device: str, *, decay: float) -> Updates:
     """Make the object that updates a network on its device."""
     if torch.device(device).type == "cuda":
         return GraphUpdates(network, backend, torch.device(device), CudaGraphs(device), decay=decay)
@@ -51,8 +51,9 @@ class Updates:
     room: number of scored places for which there is memory; 0 where each update takes its own.
     """
 
-    def __init__(self, network: nn.Module, backend: str, *, decay: float, **adam: Any) -> None:
+    def __init__(self, network: Network, backend: str, *, decay: float, **adam: Any) -> None:
         self.network, self.backend = network, backend
+        self.made = 0  # updates
         self.parameters = list(network.parameters())
         self.without_graph, self.room = "", 0
         options = {"lr": 0.0, **adam}
@@ -61,6 +62,7 @@ class Updates:
     def __call__(self, tokens: Tensor, targets: Tensor, rate: float) -> Tensor:
         """Make one update; return its mean loss over the scored places, on the device."""
         places = scored(targets)
+        self._begin()
         self._set_rate(rate)
         loss = self._gradients(tokens, places, targets.flatten()[places])
         self.optimizer.step()
@@ -68,15 +70,20 @@ class Updates:
 
     def state(self) -> dict[str, Any]:
         """Give the contents of a checkpoint."""
-        return {"optimizer": self.optimizer.state_dict(), "room": self.room}
+        return {"optimizer": self.optimizer.state_dict(), "room": self.room, "made": self.made}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load the contents of a checkpoint, before the first update."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.room = state["room"]
+        self.room, self.made = state["room"], state["made"]
 
     def release(self) -> None:
         """Free the memory of updates."""
+
+    def _begin(self) -> None:
+        """Count an update, and number its dropout."""
+        self.made += 1
+        self.network.dropout.number.fill_(self.made)
 
     def _set_rate(self, rate: float | Tensor) -> None:
         for group in self.optimizer.param_groups:
@@ -84,7 +91,9 @@ class Updates:
 
     def _gradients(self, tokens: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
         """Compute clipped gradients; return the loss. A wanted class that is IGNORED does not count."""
+        self.network.train()
         given = logits(self.network, tokens, places, self.backend)
+        self.network.eval()
         loss = functional.cross_entropy(given, wanted, ignore_index=IGNORED)
         self.optimizer.zero_grad()
         loss.backward()
@@ -122,7 +131,7 @@ class GraphUpdates(Updates):
     """
 
     def __init__(
-        self, network: nn.Module, backend: str, device: torch.device, graphs: Graphs, *, decay: float
+        self, network: Network, backend: str, device: torch.device, graphs: Graphs, *, decay: float
     ) -> None:
         self.graphs = graphs
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
@@ -137,6 +146,7 @@ class GraphUpdates(Updates):
         self._loss: Tensor | None = None  # in the memory of the graph
 
     def __call__(self, tokens: Tensor, targets: Tensor, rate: float) -> Tensor:
+        self._begin()
         self._fill(tokens, targets)
         self.rate.fill_(rate)
         if self._replay is None and self._ready >= WARM_UPS and not self.without_graph:

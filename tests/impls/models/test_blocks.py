@@ -11,7 +11,8 @@ from ssmperf import Shape, Unsupported, UsageError
 from ssmperf.authoring import Block, Model, build_block
 from ssmperf.suitekit import registry
 
-MODELS = sorted(registry.models())
+VARIANTS = ("retnet_xpos:glu=true:width=10", "rwkv5:per_head=true")  # with another layer
+MODELS = [*sorted(registry.models()), *VARIANTS]
 SIZES = {"B": 2, "T": 17, "C": 16, "H": 2, "K": 4, "V": 6, "D": 8, "N": 4}
 SPLITS = (1, 2, 11)  # pieces shorter than a convolution, too
 LAYERS = {  # of the papers; all others have the plain residual layer
@@ -36,6 +37,15 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "SlotBlock": {"gsa"},
     "NormedBlock": {"lrn", "lrpe"},
     "TransformerBlock": {"attention", "forgetting_attention", "based"},
+    "S4Block": {"s4", "s4d_lin", "s4d_inv", "lru"},
+    "DSSBlock": {"dss_exp", "dss_softmax"},
+    "S5Block": {"s5", "s5_shared_siso"},
+    "MinRNNBlock": {"mingru", "mingru_pos", "minlstm", "minlstm_pos"},
+    "PostNormBlock": {"linear_transformer"},
+    "PreNormBlock": {"cosformer"},
+    "TNNBlock": {"tnn"},
+    "RetNetGLUBlock": {"retnet_xpos:glu=true:width=10"},
+    "HeadwiseRWKV5Block": {"rwkv5:per_head=true"},
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -132,6 +142,21 @@ def test_it_looks_at_no_later_token_and_at_no_other_sequence(name: str) -> None:
 
 
 @each_model
+def test_it_is_not_linear_but_for_its_norms(name: str) -> None:
+    """A block that is an affine map without its norms makes a network one, however deep it is."""
+    block = build(name)
+    for parent in list(block.modules()):
+        for child, module in parent.named_children():
+            if "Norm" in type(module).__name__:
+                setattr(parent, child, nn.Identity())
+    x = sequence(block)
+    y = x.flip(1)
+    of_sum, of_x, of_y, of_zero = (block(z)[0] for z in (x + y, x, y, torch.zeros_like(x)))
+    beyond = of_sum - of_x - of_y + of_zero
+    assert beyond.abs().max() > 1e-6 * of_sum.abs().max()
+
+
+@each_model
 def test_its_type_is_that_of_the_paper(name: str) -> None:
     families = {"lcsm": "LCSMBlock", "pese": "HGRNBlock"}
     found = {layer for layer, names in LAYERS.items() if name in names}
@@ -159,7 +184,7 @@ def test_the_backend_may_be_any_function() -> None:
 
 def test_a_model_without_a_block_of_its_own_gets_the_plain_layer() -> None:
     assert Model.block is Block
-    block = build("mingru")
+    block = build("ttt_linear")
     x = sequence(block)
     mixed, _ = block.mixer(block.norm(x))
     assert torch.equal(block(x)[0], x + block.output(mixed))
@@ -209,6 +234,47 @@ def test_channel_mixing_is_as_wide_as_published_or_as_asked(
     assert model.block(model(sizes)).channels.up.out_features == hidden
     asked = model.block(model(sizes), hidden=550)
     assert asked.channels.up.out_features == asked.channels.down.in_features == 550
+
+
+D, N, HIDDEN = 16, 4, 7
+AFFINE, NORM, SCALE = D * D + D, 2 * D, D  # a map with bias; a layer norm; an RMS norm
+PERCEPTRON = 2 * D * HIDDEN + HIDDEN + D
+HEADS = {"H": 2, "K": 4, "V": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options", "count"),
+    [
+        ("s4", {"C": D, "N": N}, {}, 8 * D * N // 2 + 2 * D + NORM + 2 * AFFINE),
+        ("s4d_lin", {"C": D, "N": N}, {}, 4 * D * N // 2 + 2 * D + NORM + 2 * AFFINE),
+        ("dss_exp", {"C": D, "N": N}, {}, 2 * N + 2 * D * N + 2 * D + NORM + AFFINE),
+        ("s5", {"C": D}, {}, 4 * D * D + 4 * D + NORM + AFFINE),
+        ("lru", {"C": D}, {}, 4 * D * D + 4 * D + NORM + 2 * AFFINE),
+        ("mingru", {"C": D}, {"hidden": HIDDEN}, 5 * D + 2 * SCALE + 4 * AFFINE + PERCEPTRON),
+        ("minlstm", {"C": D}, {"hidden": HIDDEN}, 5 * D + 2 * SCALE + 5 * AFFINE + PERCEPTRON),
+        ("linear_transformer", HEADS, {"hidden": HIDDEN}, 2 * D * 8 + D * D + AFFINE + 2 * NORM + PERCEPTRON),
+        ("cosformer", HEADS, {"hidden": HIDDEN}, 2 * D * 8 + D * D + AFFINE + 2 * NORM + PERCEPTRON),
+        ("tnn", {"C": D}, {}, 3 * AFFINE + (2 * 32 + 33 * 32 + 33 * D) + 3 * AFFINE),
+    ],
+)  # fmt: skip
+def test_parameters_counted_by_hand(
+    name: str, sizes: dict[str, int], options: dict[str, int], count: int
+) -> None:
+    model = registry.model(name).cls
+    block = model.block(model(sizes), **options)
+    assert sum(parameter.numel() for parameter in block.parameters()) == count
+
+
+@pytest.mark.parametrize("name", ["tnn", "mingru", "minlstm_pos"])
+def test_a_mixer_may_be_wider_than_its_layer(name: str) -> None:
+    """TNN's gated unit has three times the channels of its layer, minGRU's expansion is the paper's α."""
+    model = registry.model(f"{name}:width=4").cls
+    block = model.block(model({"C": 12})).double()
+    x = torch.randn(2, 9, 4, dtype=torch.float64)
+    torch.testing.assert_close(block.mixer(x)[0], block.mixer.definition(x), rtol=1e-10, atol=1e-11)
+    assert block(x)[0].shape == x.shape and block.output.in_features == 12
+    with pytest.raises(UsageError, match="width"):
+        model({"C": 12}, width=0)
 
 
 def test_an_odd_width_is_refused_where_the_mixer_is_twice_as_wide() -> None:

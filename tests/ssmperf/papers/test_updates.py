@@ -101,7 +101,7 @@ def plain_rows(rows: TrainingRows, update: int) -> tuple[Tensor, Tensor]:
 
 
 def test_a_training_on_a_cpu_has_the_bits_of_a_plain_loop() -> None:
-    learned, network = train(JOB), network_of(JOB)
+    learned, network = train(JOB), network_of(JOB).train()
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=JOB.rate, betas=(0.9, 0.98), weight_decay=JOB.decay
     )
@@ -110,6 +110,7 @@ def test_a_training_on_a_cpu_has_the_bits_of_a_plain_loop() -> None:
     for update in range(JOB.updates):
         tokens, targets = plain_rows(rows, update)
         places = (targets.flatten() != IGNORED).nonzero().flatten()
+        network.dropout.number.fill_(update + 1)
         hidden, _ = network.hidden(tokens, backend=JOB.backend)
         loss = functional.cross_entropy(network.head(hidden.flatten(0, 1)[places]), targets.flatten()[places])
         optimizer.param_groups[0]["lr"] = JOB.rate * pace(update, JOB.updates)
