@@ -45,6 +45,8 @@ FITTED_RANK = (
     "a rank of 32 where the released code has 16",
     rule="agrees: our count rounds to the printed one. Rows with a fitted width or rank are shown and decide "
     "nothing",
+    doubts="Whoever has the codes of the rows, which were lost in print, or the widths of the nine rows "
+    "that need others",
     budget_s=60,
 )
 class Parameters:

@@ -96,6 +96,8 @@ NOTES = {
     "allocating",
     scaled="nothing. Sizes that the paper does not state are those of the authors' published training code",
     rule="agrees: our count rounds to the printed one; disagrees: it does not",
+    doubts="The authors: a count is a count, but the code that they published may not be the one that made "
+    "the table",
     budget_s=30,
     version=2,
 )
