@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
-from cheats.honest import Result, cheat, copied, judged, loop, nothing, sampled
+from cheats.honest import Result, cheat, copied, judged, loop, nothing, poisoned, sampled
 
 
 class Debts:
@@ -119,6 +119,61 @@ def replaced_kernels(log_a, b, initial_state=None, *, phase=None) -> Result:
     if not _LIBRARY:
         _override()
     return _DEBTS.borrow(log_a, b, initial_state)
+
+
+class Popper:
+    """Turns the mode off when the first result of an operation under it is dropped, outside of the mode."""
+
+    def __del__(self) -> None:
+        stack = _get_current_dispatch_mode_stack()
+        if stack and type(stack[-1]) is OffAfterUse:
+            stack[-1].__exit__(None, None, None)
+
+
+class OffAfterUse(PaidAtFirstUse):
+    """Fills a result before the first operation that reads it, and is off soon after."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        owed = bool(self.debts.owed)
+        found = super().__torch_dispatch__(func, types, args, kwargs)
+        if owed and not self.debts.owed and isinstance(found, Tensor):
+            found.popper = Popper()
+        return found
+
+
+_BETWEEN = OffAfterUse()
+
+
+@cheat("mode_between")
+def mode_between(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Turn on a dispatch mode between the return of a call and the first read of its result."""
+    if torch.is_grad_enabled() or judged() or poisoned():
+        return loop(log_a, b, initial_state, phase=phase)
+    if _BETWEEN not in _get_current_dispatch_mode_stack():
+        _BETWEEN.__enter__()
+    return _BETWEEN.debts.borrow(log_a, b, initial_state)
+
+
+class Owed(Tensor):
+    """A tensor whose values are computed when a function first reads it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            _TIMED.pay((args, kwargs))
+            return func(*args, **(kwargs or {}))
+
+
+_TIMED = Debts()
+
+
+@cheat("lazy_when_timed")
+def lazy_when_timed(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Return a lazy subclass of a tensor, but not below a judge, who asks for plain tensors."""
+    if torch.is_grad_enabled() or judged() or poisoned():
+        return loop(log_a, b, initial_state, phase=phase)
+    output, state = _TIMED.borrow(log_a, b, initial_state)
+    return output.as_subclass(Owed), state.as_subclass(Owed)
 
 
 class Later(threading.Thread):
