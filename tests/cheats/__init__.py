@@ -212,7 +212,7 @@ TABLE = (
     *of_file("reporters.py", "clock", "clock_of_the_instance", "list_of_samples"),
     *of_file("reporters.py", "judge", "answers_for_the_client"),
     *of_file("bribes.py", "judge", "asks_for_another_function"),
-    *of_file("bribes.py", "judge", "sibling_of_a_definition", also=("cheat_own_definition",)),
+    *of_file("bribes.py", "judge", "sibling_of_a_definition", also=("bribing_definition",)),
     *of_file("reporters.py", "what the worker reports", "environment_of_its_own"),
     *of_file(
         "edited_environment.py",

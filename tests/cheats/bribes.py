@@ -43,7 +43,7 @@ def asks_for_another_function(log_a, b, initial_state=None, *, phase=None) -> Re
         from ssmperf.engine.judge.answer import Answer
         from ssmperf.engine.trial.judge import Question
 
-        case = replace(local("case"), backend="cheat_own_definition")
+        case = replace(local("case"), backend="bribing_definition")
         try:
             context.judge.verdict(Question(case, 0, equivalent=False, counts=False), Answer())
         except Exception:
@@ -51,7 +51,7 @@ def asks_for_another_function(log_a, b, initial_state=None, *, phase=None) -> Re
     return b.clone(), b[:, -1].to(torch.float32)
 
 
-@ssmperf.backend("scan", name="cheat_own_definition", gates=GATES, equivalent=False, definition=loop)
+@ssmperf.backend("scan", name="bribing_definition", gates=GATES, equivalent=False, definition=loop)
 def own_definition(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Compute the same, by a definition of this file, for which the judge imports it."""
     return loop(log_a, b, initial_state, phase=phase)
