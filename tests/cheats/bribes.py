@@ -41,7 +41,7 @@ def asks_for_another_function(log_a, b, initial_state=None, *, phase=None) -> Re
         from dataclasses import replace
 
         from ssmperf.engine.judge.answer import Answer
-        from ssmperf.engine.trial.judge import Question
+        from ssmperf.engine.trial.question import Question
 
         case = replace(local("case"), backend="bribing_definition")
         try:

@@ -36,7 +36,8 @@ from ssmperf.engine.processes.partner import Partner
 from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.engine.registry.presets import ON_CPU, PRESETS, Preset, Training
-from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.engine.trial.judge import Judge
+from ssmperf.engine.trial.question import Question
 from ssmperf.engine.tune.tables import as_json, noted
 from ssmperf.errors import Unsupported
 

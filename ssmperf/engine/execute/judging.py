@@ -21,7 +21,7 @@ from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.values import Values
 from ssmperf.engine.operands.variation import MOST_SEED, CallSecret, Variation
-from ssmperf.engine.trial.judge import Question
+from ssmperf.engine.trial.question import Question
 from ssmperf.engine.trial.timed_answers import STRETCHES, FreshValues, TimedAnswers
 from ssmperf.errors import BrokenContract
 

@@ -2,7 +2,7 @@
 
 A nursery forks it and calls `main` with a `WorkerConfig` and three inherited descriptors (`requests`,
 `answers`, `judge`; also `partner` if there is one to take turns with). Requests and answers are JSON, one
-object per line. The first answer is `{"env_id", "environment"}`: the worker is ready. A request is `{"case",
+object per line. The first answer is `{"ready"}`. A request is `{"case",
 "number", "pair"}`, where `pair` is `Partner.pair`; its answer is `{"record", "healthy", "forked"}`. Before
 it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made, "timing" while
 calls are being timed, "waiting" during the partner's turns, "backend" when other time counts against the
@@ -56,7 +56,7 @@ def main(config: dict[str, Any]) -> None:
     """Answer requests until the pipe closes."""
     faulthandler.enable()
     requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
-    context, environment = _prepare(config, answers)
+    context = _prepare(config, answers)
     _limit_memory(config)
     from ssmperf.engine.execute.process_state import Snapshot  # imports torch
     from ssmperf.engine.machine.activity import IDLE_S
@@ -67,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
     tables.force(tables.from_json(config["rows"], strict=False))
     gc.collect()
     gc.freeze()  # so that collections see the cases' objects alone: a millisecond, for a tenth of a second
-    answers.send({"env_id": context.env_id, "environment": environment})
+    answers.send({"ready": True})
     seen: set[tuple[str, str]] = set()  # built-in backends are looked at after their first case
     loaded: set[tuple[str, str]] = set()
     for count, line in enumerate(requests):
@@ -209,12 +209,10 @@ def _failed(case: Case, context: Any, status: Status, reason: str, **numbers: An
     return Record(case, status, reason, context.env_id, {"command": context.command(case), **numbers})
 
 
-def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:
+def _prepare(config: dict[str, Any], answers: _Answers) -> Any:
     import torch
 
     from ssmperf.engine.execute.context import Context, Settings
-    from ssmperf.engine.machine.ceilings import measure_ceilings
-    from ssmperf.engine.machine.environment import capture, env_id
     from ssmperf.engine.plan.run_options import RunOptions
     from ssmperf.engine.processes.partner import Partner
     from ssmperf.engine.registry.cost import Ceilings
@@ -228,15 +226,12 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         torch.set_num_threads(config["threads"])
     warm_up(config["device"])
     registry.models()
-    known = config["ceilings"]
-    ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
-    environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
     options, scale = RunOptions.from_json(config["options"]), Preset.from_json(config["scale"])
-    context = Context(
+    return Context(
         config["device"],
-        env_id(environment),
+        config["env_id"],
         Settings.of(scale, autotune=config["autotune"]),
-        ceilings,
+        Ceilings.from_json(config["ceilings"]),
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
         options=options,
@@ -248,7 +243,6 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
         specific=config["specific"],
     )
-    return context, environment
 
 
 def warm_up(device: str) -> None:

@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class WorkerConfig:
     options: those of the run. scale: the run's preset with them applied. words: for the commands that repeat
         cases.
     memory_limit_bytes: address space that the worker may add, on a CPU.
-    ceilings: those that an earlier worker of this device has measured, or None.
+    env_id, ceilings: those of the device, from its judge.
     rows: the rows of a file of configurations.
     threads: number of torch's threads on a CPU; None means torch's default.
     unfinished, specific, watch_every: see `LocalExecutor`.
@@ -52,7 +52,8 @@ class WorkerConfig:
     options: Mapping[str, Any]
     scale: Mapping[str, Any]
     memory_limit_bytes: int
-    ceilings: Mapping[str, Any] | None
+    env_id: str
+    ceilings: Mapping[str, Any]
     autotune: bool
     rows: Mapping[str, Any]
     words: tuple[str, ...]
@@ -99,20 +100,20 @@ class WorkerProcess:
             os.close(requests_read)
             os.close(answers_write)
         self._buffer = b""
-        self.env_id: str | None = None
+        self.env_id = config.env_id
         self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
         self.waited_s = 0.0  # by the same clock, how long it waited for its partner
         self.reference_s = 0.0  # and how long its values and their references were made
         self.used = False  # whether a case has run in this process, not in a fork of it
 
-    def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
-        """Wait for the worker's first message; return the id of its environment, and the environment.
+    def wait_until_ready(self) -> None:
+        """Wait for the worker's first message.
 
         Raises:
             WorkerFailed: the worker died or took too long.
         """
         try:
-            message = self._receive(time.monotonic() + START_TIMEOUT_S)
+            self._receive(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError:
             raise WorkerFailed(
                 f"a worker was not ready within {START_TIMEOUT_S:g} s (log: {self.log})"
@@ -120,8 +121,6 @@ class WorkerProcess:
         except EOFError:
             reason = self._ending().reason
             raise WorkerFailed(f"a worker could not start: {reason} (its log: {self.log})") from None
-        self.env_id = message["env_id"]
-        return message["env_id"], message["environment"]
 
     def run(
         self,
@@ -168,6 +167,7 @@ class WorkerProcess:
                     on_progress(text)
                     progress = f" ({text})"
             record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
+            record = replace(record, env_id=self.env_id)
             self.used = not message["forked"]
         except TimeoutError:
             problem = "the oracle gave no answer" if phase == "oracle" else "no answer"

@@ -45,6 +45,7 @@ plugin_files: list[Path] = []
 _discovered: set[str] = set()  # packages of which all is imported
 _begun: set[str] = set()  # and those of which something is
 _importing = threading.RLock()
+_takes_installed = True
 
 
 class BesideThePackage:
@@ -87,6 +88,20 @@ def discover(package: str) -> None:
         except BaseException:
             _begun.discard(package)
             raise
+
+
+def import_built_in() -> None:
+    """Import the built-in models, backends and suites without installed plug-ins, for processes to fork."""
+    for package in ("impls", "suites"):
+        for module in _registering(package):
+            import_once(module)
+    import_all(MODELS)
+
+
+def leave_out_installed() -> None:
+    """Load no installed plug-in in this process from now on."""
+    global _takes_installed
+    _takes_installed = False
 
 
 def import_all(package: str) -> None:
@@ -239,6 +254,12 @@ def foreign(kind: str, label: str) -> bool:
     return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
 
 
+def from_outside(kind: str, label: str) -> bool:
+    """Tell whether an entry is not built in: from a plug-in file, or from an installed one."""
+    origin = _origin(kind, label)
+    return origin is not None and not _built_in(origin.module)
+
+
 def from_peers(label: str) -> bool:
     """Tell whether a backend, OWNER/NAME, is built in around a kernel of another package."""
     origin = tables.origins.get(("backend", label))
@@ -345,7 +366,8 @@ def _noted_in_environment(file: Path) -> Iterator[None]:
 
 
 def _entry_points(group: str) -> Iterator[importlib.metadata.EntryPoint]:
-    yield from importlib.metadata.entry_points(group=group)
+    if _takes_installed:
+        yield from importlib.metadata.entry_points(group=group)
 
 
 def _load_entry_point(point: importlib.metadata.EntryPoint) -> None:

@@ -12,7 +12,7 @@ import torch
 from ssmperf.engine.judge.answer import Answer
 from ssmperf.engine.judge.verdict import Verdict
 from ssmperf.engine.trial.arena import Arena
-from ssmperf.engine.trial.judge import Question
+from ssmperf.engine.trial.question import Question
 from ssmperf.errors import JudgeFailed, Unsupported
 
 LONGEST_MESSAGE = 1 << 20
