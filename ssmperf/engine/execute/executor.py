@@ -19,7 +19,6 @@ from typing import Any
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute import worker_process
-from ssmperf.engine.execute.household import Household, household
 from ssmperf.engine.execute.lane import (
     TRUSTED,
     CaseSource,
@@ -32,6 +31,7 @@ from ssmperf.engine.execute.lane import (
 from ssmperf.engine.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.engine.machine.host_memory import available_memory_bytes
 from ssmperf.engine.plan.estimate import parted, workers_for
+from ssmperf.engine.plan.household import Household, household
 from ssmperf.engine.plan.refusal import gate_kind
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes.nursery import Nursery, NurseryEnded

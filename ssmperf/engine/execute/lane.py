@@ -15,11 +15,12 @@ from typing import Any, Protocol
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
-from ssmperf.engine.execute.household import Household, facts_of, household
 from ssmperf.engine.execute.worker_process import START_TIMEOUT_S, WorkerProcess
+from ssmperf.engine.plan.household import Household, household
 from ssmperf.engine.processes.nursery import NurseryEnded
 from ssmperf.engine.trial.process import JudgeProcess
-from ssmperf.errors import WorkerFailed
+from ssmperf.engine.trial.question import CaseFacts
+from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
 TRUSTED = (Status.OK, Status.UNSUPPORTED)  # endings of a foreign backend's case whose process goes on
@@ -47,6 +48,16 @@ class Events:
 def needs_fresh_process(case: Case) -> bool:
     """Tell whether a case must run in a process that has run no other; such cases run last."""
     return case.device in registry.suite(case.suite).fresh_process
+
+
+def facts_of(case: Case, *, searches: bool) -> CaseFacts:
+    """Collect what the driver knows of a case, for its judge. searches: whether configurations are."""
+    try:
+        backend = registry.backend(case.owner, case.backend)
+    except UnknownName:  # in this process; it is judged as any other
+        return CaseFacts(case, searches=searches)
+    sizes = getattr(registry.suite(case.suite), "judged_sizes", ())
+    return CaseFacts(case, backend.equivalent, backend.error_bound is not None, searches, sizes)
 
 
 @dataclass(slots=True)

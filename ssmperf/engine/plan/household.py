@@ -1,4 +1,4 @@
-"""Which cases may share a worker, which of them share a judge, and what the driver knows of each."""
+"""Which cases may share a worker, and which of them a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.trial.question import CaseFacts
 from ssmperf.errors import UnknownName
 
 
@@ -46,13 +45,3 @@ def household(case: Case) -> Household:
 
 def _plugins(entries: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(file for kind, name in entries for file in registry.plugins_of(kind, name)))
-
-
-def facts_of(case: Case, *, searches: bool) -> CaseFacts:
-    """Collect what the driver knows of a case, for its judge. searches: whether configurations are."""
-    try:
-        backend = registry.backend(case.owner, case.backend)
-    except UnknownName:  # in this process; it is judged as any other
-        return CaseFacts(case, searches=searches)
-    sizes = getattr(registry.suite(case.suite), "judged_sizes", ())
-    return CaseFacts(case, backend.equivalent, backend.error_bound is not None, searches, sizes)
