@@ -64,12 +64,13 @@ def facts_of(case: Case, *, searches: bool) -> CaseFacts:
 class DeviceState:
     """The environment and the ceilings of a device, which its lanes share.
 
-    lock: held while the first judge measures the ceilings.
+    started: whether a worker was ready. lock: held while the first judge measures the ceilings.
     """
 
     device: str
     env_id: str | None = None
     environment: Mapping[str, Any] | None = None
+    started: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -240,7 +241,7 @@ class Lane:
         try:
             worker = self.worker or self._start_patiently()
         except WorkerFailed as error:
-            if self.state.env_id is None or self.stop.is_set():
+            if not self.state.started or self.stop.is_set():
                 raise
             self.events.on_start(case, self.state.device)
             self._enter(Record(case, Status.CRASH, str(error), self.state.env_id), began_s)
@@ -285,7 +286,7 @@ class Lane:
             alone.enter_context(self.state.lock)
             if self.state.ceilings is not None:
                 alone.close()
-            attempts, self.attempts = self.attempts if self.state.env_id else 1, 1
+            attempts, self.attempts = self.attempts if self.state.started else 1, 1
             for left in reversed(range(attempts)):
                 try:
                     worker = self._start()
@@ -308,6 +309,7 @@ class Lane:
             assert self.judging is not None
             self.worker = worker = self.start.worker(state, self.household.plugins, self.judging)
             worker.wait_until_ready()
+            state.started = True
         except NurseryEnded as error:
             self.close()
             raise WorkerFailed(f"a worker could not be started: {error}") from error

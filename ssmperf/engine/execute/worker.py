@@ -38,8 +38,7 @@ from ssmperf.engine.tune import tables
 from ssmperf.errors import BrokenContract, SsmperfError, Unsupported, UnsupportedValues
 
 if TYPE_CHECKING:
-    from ssmperf.engine.execute.process_state import Difference, Snapshot
-    from ssmperf.engine.registry.declarations import Backend
+    from ssmperf.engine.execute.process_state import Snapshot
 
 PR_SET_PDEATHSIG = 1
 ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend may exit with 0
@@ -59,7 +58,6 @@ def main(config: dict[str, Any]) -> None:
     context = _prepare(config, answers)
     _limit_memory(config)
     from ssmperf.engine.execute.process_state import Snapshot  # imports torch
-    from ssmperf.engine.machine.activity import IDLE_S
 
     initial = Snapshot.take()
     for plugin in config["plugins"]:
@@ -68,8 +66,6 @@ def main(config: dict[str, Any]) -> None:
     gc.collect()
     gc.freeze()  # so that collections see the cases' objects alone: a millisecond, for a tenth of a second
     answers.send({"ready": True})
-    seen: set[tuple[str, str]] = set()  # built-in backends are looked at after their first case
-    loaded: set[tuple[str, str]] = set()
     for count, line in enumerate(requests):
         request = json.loads(line)
         case, answers.number = Case.from_json(request["case"]), request["number"]
@@ -79,40 +75,14 @@ def main(config: dict[str, Any]) -> None:
             if request["pair"] is not None:
                 keep_freed_memory()
         if case.device == "cpu" and "cpu" in registry.suite(case.suite).fresh_process:
-            run_case_in_fork(case, context, answers)
+            run_case_in_fork(case, context, answers, initial)
             continue
-        guest = context.is_guest(case)
-        if guest and (case.owner, case.backend) not in loaded:
-            loaded.add((case.owner, case.backend))
-            initial = after_imports(initial, context.backend(case))
-        record = run_case(case, context)
-        differences = []
-        watched = guest and count % config["watch_every"] == 0
-        if watched or (case.owner, case.backend) not in seen:
-            seen.add((case.owner, case.backend))
-            differences = initial.difference(Snapshot.take(idle_s=IDLE_S if guest else None))
-        record = blame(record, differences)
+        watched = count % config["watch_every"] == 0
+        record, differences = watched_case(case, context, initial if watched else None)
         if config["shared"]:
             give_back(config["device"])
         healthy = _healthy(config, record) and not context.broken and not differences
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
-
-
-def after_imports(initial: Snapshot, backend: Backend) -> Snapshot:
-    """Import the packages of a built-in peer, and take the process as it then is for its initial state.
-
-    Some set environment variables. A process for each of their cases would spend its time on imports. Where
-    the imports have changed what results depend on, the state before counts.
-    """
-    from ssmperf.engine.execute.process_state import DifferenceKind, Snapshot
-
-    if backend.loads is None or registry.file_of("backend", f"{backend.of}/{backend.name}") is not None:
-        return initial
-    with contextlib.suppress(Exception):  # the case itself will report it
-        backend.loads()
-    later = Snapshot.take()
-    wrong = any(each.kind is DifferenceKind.WRONG for each in initial.difference(later))
-    return initial if wrong else later
 
 
 def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], ...] = ()) -> Record:
@@ -152,7 +122,18 @@ def ended_by(error: BaseException) -> tuple[Status, str, dict[str, Any]]:
     return status, failure.reason, {TRACEBACK: failure.traceback} if failure.traceback else {}
 
 
-def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
+def watched_case(case: Case, context: Any, initial: Snapshot | None) -> tuple[Record, list[str]]:
+    """Run a case and say what a foreign backend has replaced in this process since a snapshot."""
+    from ssmperf.engine.execute.process_state import Snapshot
+
+    record = run_case(case, context)
+    if initial is None or not context.is_guest(case):
+        return record, []
+    differences = initial.difference(Snapshot.take())
+    return blame(record, differences), differences
+
+
+def run_case_in_fork(case: Case, context: Any, answers: _Answers, initial: Snapshot) -> None:
     """Run one case in a forked child. If the child dies without answering, die the same way."""
     with contextlib.suppress(SsmperfError, ImportError):  # the case itself will report it
         registry.backend(case.owner, case.backend)  # import it here, once for all forks
@@ -161,7 +142,8 @@ def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
         _die_with_parent(parent)
         answers.adopt()
         _forget_threads()
-        answers.send({"record": run_case(case, context).to_json(), "healthy": True, "forked": True})
+        record, _ = watched_case(case, context, initial)
+        answers.send({"record": record.to_json(), "healthy": True, "forked": True})
         sys.stdout.flush()
         os._exit(ANSWERED)
     _, ending = os.waitpid(child, 0)
@@ -187,14 +169,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in OUT_OF_MEMORY_WORDS)
 
 
-def blame(record: Record, differences: Sequence[Difference]) -> Record:
+def blame(record: Record, differences: Sequence[str]) -> Record:
     """Make a case `wrong` whose backend left modes or replaced functions behind; log every difference."""
     for difference in differences:
-        print(f"{record.case}: {difference} ({difference.kind})", file=sys.__stderr__, flush=True)
-    wrong = [difference for difference in differences if difference.kind == "wrong"]
-    if not wrong or record.status is not Status.OK:
+        print(f"{record.case}: {difference}", file=sys.__stderr__, flush=True)
+    if not differences or record.status is not Status.OK:
         return record
-    reason = f"it leaves the process changed: {'; '.join(wrong[:3])}"
+    reason = f"it leaves the process changed: {'; '.join(differences[:3])}"
     command = {"command": record.numbers.get("command")}
     return Record(record.case, Status.WRONG, reason, record.env_id, command)
 
