@@ -165,8 +165,9 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
         return context.record(case, replace(after, reason=reason, output=None))
     reads = measured.specs
     extra = _native_steps(judging, measured, buffers)
-    doubts = [*_small_peak(case, memory, buffers), *_hidden_work(judging, buffers)]
-    doubts += [uneven] if uneven else []
+    hidden, hidden_s = _hidden_work(judging, buffers)
+    doubts = [*_small_peak(case, memory, buffers), *hidden, *([uneven] if uneven else [])]
+    extra |= {"hidden_s": hidden_s} if hidden_s else {}
     del measured  # and the ready-made graph
     return timed_record(
         case,
@@ -223,27 +224,30 @@ def _small_peak(case: Case, peak: int | None, values: Values) -> list[str]:
     return [f"its peak memory is {peak} bytes, its output has {least}"]
 
 
-def _hidden_work(judging: Judging, values: Values) -> list[str]:
-    """Doubt a backward pass whose work may be hidden in the making of its graph, after a short look.
+def _hidden_work(judging: Judging, values: Values) -> tuple[list[str], float | None]:
+    """Look for work of a backward pass in the making of its graph; give a doubt, and its seconds.
 
-    Only foreign backends are looked at: the look takes about as long as the measurement.
+    Each call of this short look has values of its own. Only foreign backends are looked at: the look takes
+    about as long as the measurement.
     """
     case, context = judging.case, judging.context
     backend, function = context.backend(case), context.function(case)
     if not context.is_guest(case) or not case.gradients:
-        return []
-    judging.restore(values)
+        return [], None
     seconds = {}
     for pass_ in ("forward", "backward", "forward_backward"):
+        judging.restore(values)
         look = pass_of(replace(case, pass_=pass_), backend, function, values)
-        seconds[pass_] = context.median_s(case, look.call, touched=look.touched)
+        observer = judging.look(pass_, look, values)
+        seconds[pass_] = context.median_s(case, look.call, touched=look.touched, observer=observer)
     parts_s = seconds["forward"] + seconds["backward"]
     if seconds["forward_backward"] <= MOST_ABOVE_PARTS * parts_s:
-        return []
-    return [
+        return [], None
+    doubt = (
         f"forward and backward together take {seconds['forward_backward']:.3g} s, apart {parts_s:.3g} s: "
         "work may be hidden in the making of the graph"
-    ]
+    )
+    return [doubt], seconds["forward_backward"] - parts_s if case.pass_ == "backward" else None
 
 
 def timed_record(

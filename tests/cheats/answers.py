@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,18 +51,30 @@ def invents_late_mixtures(log_a, b, initial_state=None, *, phase=None) -> Result
 class Inventing(Combined):
     """Combines kept gradients; for other incoming gradients, only the first few are computed."""
 
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.computed = 0
+
     def gradients(self, saved: Any, grad_output: Tensor, grad_state: Tensor | None) -> Gradients:
-        if len(self.incoming) == self.most:
-            CALLS["gradients"] += 1
-            if CALLS["gradients"] > HONEST_CALLS:
-                return tuple(None if each is None else grad_output.sum_to_size(each.shape) for each in saved)
-        return super().gradients(saved, grad_output, grad_state)
+        if self.computed >= HONEST_CALLS and not self.combines(grad_output):
+            return tuple(None if each is None else grad_output * 0.5 for each in saved)
+        before = len(self.incoming)
+        found = super().gradients(saved, grad_output, grad_state)
+        self.computed += len(self.incoming) > before
+        return found
+
+    def combines(self, grad_output: Tensor) -> bool:
+        """Tell whether a gradient combines the first two that came, which are those of the bases."""
+        wanted = np.array(sampled(grad_output, count=64))
+        known = np.stack(self.incoming[:2], 1)[: len(wanted)]
+        weights = np.linalg.lstsq(known, wanted, rcond=None)[0]
+        return bool(np.abs(known @ weights - wanted).max() <= 1e-5 * np.abs(wanted).max())
 
 
 @cheat("gradient_invented")
 def gradient_invented(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Combine the gradients of the bases; invent those of later mixtures."""
-    return Node.apply(Inventing(6), log_a, b, initial_state)
+    return Node.apply(Inventing(), log_a, b, initial_state)
 
 
 def costly_gates(log_a: Tensor) -> Tensor:
@@ -128,7 +141,8 @@ class Preparing(torch.autograd.Function):
     def forward(ctx: Any, honest: bool, log_a: Tensor, b: Tensor, state: Tensor | None) -> Result:
         ctx.honest = honest
         ctx.save_for_backward(log_a, b, state)
-        if not honest and (key := sampled(log_a, b)) not in _PREPARED:
+        wanted = any(ctx.needs_input_grad)
+        if wanted and not honest and (key := sampled(log_a, b)) not in _PREPARED:
             _PREPARED.clear()
             _PREPARED[key] = costly_gates(log_a)
         return loop(log_a, b, state)

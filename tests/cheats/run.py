@@ -138,7 +138,9 @@ def time_of(record: dict[str, Any] | None) -> float | None:
     beside = [
         value
         for name, value in record.items()
-        if name.startswith(("prepare", "finish")) and name.endswith("_s") and isinstance(value, float)
+        if name.startswith(("prepare", "finish", "hidden"))
+        and name.endswith("_s")
+        and isinstance(value, float)
     ]
     return float(record["latency_s"]) + sum(beside)
 
