@@ -16,11 +16,13 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ssmperf.engine.cases.failure import failure_of
+from ssmperf.engine.processes import surroundings
 from ssmperf.engine.registry import tables
 from ssmperf.errors import PluginError, SsmperfError, UnknownName
 
@@ -168,6 +170,16 @@ def import_once(module: str) -> None:
             importlib.import_module(module)
         finally:
             tables.loading.pop()
+
+
+def load_plugin_apart(path: str | os.PathLike[str]) -> None:
+    """Import a plug-in file in a thread of its own, which alone keeps a niceness that the file sets.
+
+    Raises:
+        PluginError, DuplicateName, UnknownName: as `load_plugin`.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(load_plugin, path).result()
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:
@@ -338,7 +350,8 @@ def _all_or_nothing(source: str) -> Iterator[None]:
     loaded = len(plugin_files)
     tables.loading.append(source)
     try:
-        yield
+        with surroundings.watched():
+            yield
     except BaseException as error:
         forget(set(tables.origins) - known, set(sys.modules) - modules)
         _discovered.intersection_update(discovered)
