@@ -5,7 +5,8 @@ A nursery forks it and calls `main` with a `WorkerConfig` and three inherited de
 object per line. The first answer is `{"ready"}`. A request is `{"case",
 "number", "pair"}`, where `pair` is `Partner.pair`; its answer is `{"record", "healthy", "forked"}`. Before
 it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made, "timing" while
-calls are being timed, "waiting" during the partner's turns, "backend" when other time counts against the
+calls are being timed, "waiting" during the partner's turns, "windows" when the driver may ask for a number
+of calls, one line each and 0 at the end, "backend" when other time counts against the
 backend again; the latter has a `{"progress"}` text during a search or a training. All messages about a
 request have its number. stdout and stderr go to the log.
 
@@ -24,10 +25,10 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
@@ -54,7 +55,8 @@ OUT_OF_MEMORY_WORDS = (
 def main(config: dict[str, Any]) -> None:
     """Answer requests until the pipe closes."""
     faulthandler.enable()
-    requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
+    requests = os.fdopen(config["requests"], "r")
+    answers = _Answers(config["answers"], requests)
     context = _prepare(config, answers)
     _limit_memory(config)
     from ssmperf.engine.execute.process_state import Snapshot  # imports torch
@@ -215,6 +217,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> Any:
         Ceilings.from_json(config["ceilings"]),
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
+        on_windows=lambda call: answers.make_windows(call, config["device"]),
         options=options,
         words=tuple(config["words"]),
         nonce=options.nonce or 0,
@@ -285,13 +288,25 @@ def _die_with_parent(parent: int) -> None:
 class _Answers:
     """The pipe to the driver. A process that a backend forked off exits instead of answering too."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
+    def __init__(self, descriptor: int, requests: IO[str]) -> None:
+        self._pipe, self._pid, self._requests = os.fdopen(descriptor, "w"), os.getpid(), requests
         self.number: str | None = None
 
     def adopt(self) -> None:
         """Allow the current process, a fork, to answer."""
         self._pid = os.getpid()
+
+    def make_windows(self, call: Callable[[], Any], device: str) -> None:
+        """Make as many calls as the driver asks for, time and again, until it asks for none."""
+        import torch
+
+        self.send({"phase": "windows"})
+        while count := int(self._requests.readline()):
+            for _ in range(count):
+                call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            self.send({"phase": "windows"})
 
     def send(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
