@@ -127,11 +127,14 @@ def ended_by(error: BaseException) -> tuple[Status, str, dict[str, Any]]:
 def watched_case(case: Case, context: Any, initial: Snapshot | None) -> tuple[Record, list[str]]:
     """Run a case and say what a foreign backend has replaced in this process since a snapshot."""
     from ssmperf.engine.execute.process_state import Snapshot
+    from ssmperf.engine.trial.client import RemoteJudge
 
     record = run_case(case, context)
     if initial is None or not context.is_guest(case):
         return record, []
     differences = initial.difference(Snapshot.take())
+    if type(context.judge) is not RemoteJudge:
+        differences.append("the judge's client was replaced")
     return blame(record, differences), differences
 
 

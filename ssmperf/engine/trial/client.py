@@ -26,6 +26,8 @@ class RemoteJudge:
     asked: how many verdicts it has entered under this number.
     """
 
+    __slots__ = ("_arena", "_sent", "_socket", "asked", "number")  # no instance may have methods of its own
+
     def __init__(self, descriptor: int, device: str) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._arena = Arena(device)

@@ -83,10 +83,15 @@ def test_both_judges_say_the_same(remote: RemoteJudge, factor: float) -> None:
 
 def test_a_reference_without_room_is_no_crash(remote: RemoteJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"failed": "CUDA out of memory. Tried to allocate 64.00 MiB. Advice", "memory": True}
-    monkeypatch.setattr(remote, "_ask", lambda *_: told)
+    monkeypatch.setattr(RemoteJudge, "_ask", lambda *_: told)
     with pytest.raises(torch.OutOfMemoryError, match="no room for its reference: CUDA") as raised:
         remote.verdict(Question(CASE, 1), Answer())
     assert is_out_of_memory(raised.value)  # by which the worker makes its case `oom`
+
+
+def test_no_instance_of_the_client_has_a_method_of_its_own(remote: RemoteJudge) -> None:
+    with pytest.raises(AttributeError):
+        remote.verdict = lambda *_: None  # type: ignore[method-assign]
 
 
 def test_the_driver_hears_of_each_verdict_under_its_number(
