@@ -239,4 +239,7 @@ TABLE = (
     *on_gpu("work before the clock", "works_before_the_events", "works_in_the_lead"),
     *on_gpu("patched clock", "patched_events", neighbour=True),
     *on_gpu("empty tensors", "empty_on_a_gpu"),
+    *on_gpu("laziness", "mode_on_a_gpu", "lazy_on_a_gpu"),
+    *on_gpu("clock", "events_of_the_instance"),
+    *on_gpu("reuse", "rolls_gates_on_a_gpu", twin="alone_gates"),
 )

@@ -16,9 +16,8 @@ import ssmperf
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
-from cheats.caches import Basis
-from cheats.graphs import Combined, Gradients, Node
 from cheats.honest import GATES, Result, cheat, copied, loop, sampled
+from cheats.parts import Basis, Combined, Gradients, Node, RolledGates, costly_gates
 
 HONEST_CALLS = 9  # on values that are no combination, before the first invented answer
 CALLS: Counter[str] = Counter()
@@ -77,44 +76,7 @@ def gradient_invented(log_a, b, initial_state=None, *, phase=None) -> Result:
     return Node.apply(Inventing(), log_a, b, initial_state)
 
 
-def costly_gates(log_a: Tensor) -> Tensor:
-    """Compute something from the gates alone that takes longer than the scan; the gates in the end."""
-    gates = log_a
-    for _ in range(400):
-        gates = torch.log(torch.exp(gates))
-    return torch.where(gates.isfinite(), log_a, log_a)
-
-
-class RolledGates:
-    """Keeps what was computed from gates, and rolls it as the gates of a mixture are rolled."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[Tensor, Tensor]] = []
-
-    def __call__(self, log_a: Tensor) -> Tensor:
-        for known, computed in self.kept:
-            shifts = self._shifts(known, log_a)
-            if shifts is not None:
-                return torch.roll(computed, shifts, (0, 1, 2))
-        found = costly_gates(log_a)
-        self.kept = [*self.kept[-3:], (log_a.clone(), found)]
-        return found
-
-    @staticmethod
-    def _shifts(known: Tensor, log_a: Tensor) -> tuple[int, int, int] | None:
-        """Find by how much the known gates were rolled, from where their first few elements are now."""
-        if known.shape != log_a.shape:
-            return None
-        places = (log_a == known[0, 0, 0]).nonzero()
-        for shifts in places[:4].tolist():
-            if torch.equal(torch.roll(known[:1, :2], shifts, (0, 1, 2))[0, :1], log_a[:1, :1][0]):
-                return tuple(shifts)
-            if torch.equal(torch.roll(known, shifts, (0, 1, 2))[:, -1], log_a[:, -1]):
-                return tuple(shifts)
-        return None
-
-
-_ROLLED = RolledGates()
+ROLLED = RolledGates()
 
 
 @cheat("rolls_kept_gates")
@@ -122,13 +84,7 @@ def rolls_kept_gates(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Keep what depends on the gates alone; mixtures only move the gates of one draw."""
     if torch.is_grad_enabled():
         return loop(costly_gates(log_a), b, initial_state, phase=phase)
-    return loop(_ROLLED(log_a), b, initial_state, phase=phase)
-
-
-@ssmperf.backend("scan", name="alone_gates", gates=GATES)
-def alone_gates(log_a, b, initial_state=None, *, phase=None) -> Result:
-    """Compute the same from the gates in every call."""
-    return loop(costly_gates(log_a), b, initial_state, phase=phase)
+    return loop(ROLLED(log_a), b, initial_state, phase=phase)
 
 
 _PREPARED: dict[object, Any] = {}

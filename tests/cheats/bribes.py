@@ -12,7 +12,7 @@ import ssmperf
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
 from cheats.honest import GATES, Result, cheat, loop
-from cheats.reporters import first, frames, local, owner_of
+from cheats.parts import frames, local, owner_of
 
 
 def _in_judge() -> bool:
@@ -33,11 +33,15 @@ if _in_judge():
     content_judge()
 
 
+_ASKED: list[bool] = []
+
+
 @cheat("asks_for_another_function")
 def asks_for_another_function(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Ask the judge about another function first, for which it imports this file."""
     context = getattr(owner_of("context"), "context", None)
-    if context is not None and first("function"):
+    if context is not None and not _ASKED:
+        _ASKED.append(True)
         from dataclasses import replace
 
         from ssmperf.engine.judge.answer import Answer

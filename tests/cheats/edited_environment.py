@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
 from cheats.honest import Result, cheat, loop
-from cheats.reporters import local
+from cheats.parts import local
 
 FASTER = 1e7
 _ENVIRONMENT = local("environment")

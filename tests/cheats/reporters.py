@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
-from cheats.clocks import SLOWER, slowed
 from cheats.honest import Result, cheat, loop
+from cheats.parts import SLOWER, local, owner_of, slowed
 
 CALLS: Counter[str] = Counter()
 
@@ -24,25 +22,6 @@ def first(name: str) -> bool:
     """Tell whether this is the first call of a cheat."""
     CALLS[name] += 1
     return CALLS[name] == 1
-
-
-def frames() -> Iterator[FrameType]:
-    """List the frames of the callers."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def local(name: str) -> Any:
-    """Find a local variable of a caller; None without one."""
-    return next((frame.f_locals[name] for frame in frames() if name in frame.f_locals), None)
-
-
-def owner_of(attribute: str) -> Any:
-    """Find an object among the callers' `self` that has an attribute; None without one."""
-    selves = (frame.f_locals.get("self") for frame in frames())
-    return next((each for each in selves if hasattr(each, attribute)), None)
 
 
 @cheat("clock_of_the_instance")

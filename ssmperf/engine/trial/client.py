@@ -62,7 +62,7 @@ class RemoteJudge:
             raise torch.OutOfMemoryError(f"the judge has no room for its reference: {reply['failed']}")
         if "failed" in reply:
             raise JudgeFailed(f"the judge failed: {reply['failed']}", reply.get("traceback"))
-        self.asked += question.counts
+        self.asked += reply["counts"]
         return Verdict.from_json(reply["verdict"])
 
     def _ask(self, question: Question, answer: Answer) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Question:
     drawn: the variation; None for the draw itself.
     ends: ends of the pieces of the sequence for which to measure the error, if any.
     distance: whether to measure how far the output is from the recurrence's, for another function.
-    counts: whether the verdict decides about the case; that on a candidate of a search does not.
+    counts: whether the verdict decides about the case. Only that on a candidate of a search may not.
     """
 
     case: Case

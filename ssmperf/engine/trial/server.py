@@ -107,7 +107,7 @@ class Server:
             self.entered.setdefault(message["number"], []).append(str(verdict.status))
         while len(self.entered) > MOST_NUMBERS:
             self.entered.popitem(last=False)
-        return {"verdict": verdict.to_json()}
+        return {"verdict": verdict.to_json(), "counts": question.counts}
 
     def _received(self, message: dict[str, Any]) -> Answer:
         results = dict(self.mappings.read(message["token"], message["layout"]))

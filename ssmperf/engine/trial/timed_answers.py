@@ -207,11 +207,13 @@ class TimedAnswers:
         return Verdict(Status.OK)
 
     def _spoil(self) -> None:
-        """Fill the free memory that the next call is likely to get for its result with NaN."""
+        """Fill the free memory that the next call is likely to get for its result with NaN.
+
+        That is where the last result was, or where it was copied to.
+        """
         device = self.buffers.grad_output.device
-        blocks = [
-            torch.full_like(each, math.nan, device=device) for each in self._results if _has_nan(each.dtype)
-        ]
+        likely = [each for each in self._results if _has_nan(each.dtype)] * 2
+        blocks = [torch.full_like(each, math.nan, device=device) for each in likely]
         del blocks
 
     def _unwritten(self, found: list[list[float]]) -> str | None:

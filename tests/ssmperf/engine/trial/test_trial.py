@@ -106,6 +106,13 @@ def test_the_driver_hears_of_each_verdict_under_its_number(
     assert process.entered("another") == []
 
 
+def test_without_a_search_every_verdict_counts(remote: RemoteJudge, process: JudgeProcess) -> None:
+    begin(process, remote, "counted", CASE)
+    remote.verdict(Question(CASE, 1, gradients=True, counts=False), answer_of(CASE, 1, factor=2.0))
+    assert remote.asked == 1
+    assert process.entered("counted") == ["wrong"]
+
+
 def test_a_combination_is_judged_by_the_bases(remote: RemoteJudge) -> None:
     drawn = CallSecret((0.5, -1.25))
     parts = []
