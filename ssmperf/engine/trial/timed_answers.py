@@ -48,7 +48,8 @@ KINDS = (True, False)  # of each two timed calls where answers combine: on a mix
 FEWEST_COMPARED = 3  # calls of either kind whose times are compared: of the fewest, seven, there are as many
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
 SURE = 1e-5  # probability below which that is no chance; which calls are of which kind is drawn at random
-FULL = {True: 2, False: 1}  # timed calls judged in full, on mixtures and on combinations
+FULL = {True: 2, False: 3}  # timed calls judged in full, on mixtures and on combinations
+FULL_ALONE = 3  # the same where answers do not combine
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 
@@ -147,7 +148,7 @@ class TimedAnswers:
     def _keep(self, result: Any) -> None:
         """Keep results so that each timed call of a kind is as likely to be judged in full as any other."""
         mixed = self.drawn.seed is not None
-        kept, most = self._kept[mixed], FULL[mixed] if self.variation.combines else sum(FULL.values())
+        kept, most = self._kept[mixed], FULL[mixed] if self.variation.combines else FULL_ALONE
         self._seen[mixed] += 1
         place = self.secret.randrange(self._seen[mixed])
         if len(kept) < most:

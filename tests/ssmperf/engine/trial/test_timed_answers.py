@@ -20,7 +20,7 @@ from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.operands.variation import CallSecret
-from ssmperf.engine.trial.timed_answers import FULL, TimedAnswers
+from ssmperf.engine.trial.timed_answers import FULL, FULL_ALONE, TimedAnswers
 from ssmperf.suitekit import registry
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
@@ -215,11 +215,11 @@ def test_any_timed_call_may_be_judged_in_full(combines: bool) -> None:
             answers._keep(call)
         kept = {mixed: [result for _, result in found] for mixed, found in answers._kept.items()}
         assert {mixed: len(found) for mixed, found in kept.items()} == (
-            FULL if combines else {True: sum(FULL.values()), False: 0}
+            FULL if combines else {True: FULL_ALONE, False: 0}
         )
         for call in (*kept[True], *kept[False]):
             counts[call] += 1
-    expected = [600 * (FULL[bool(call % 2)] / 6 if combines else sum(FULL.values()) / 12) for call in counts]
+    expected = [600 * (FULL[bool(call % 2)] / 6 if combines else FULL_ALONE / 12) for call in counts]
     assert list(counts.values()) == pytest.approx(expected, rel=0.35)
 
 
