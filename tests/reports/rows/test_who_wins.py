@@ -308,6 +308,8 @@ DECLARED: dict[str, tuple[dict[str, Any], str]] = {
         "beside",
     ),
     "another function": ({"own_definition": True}, "beside"),
+    "work in the making of the graph": ({"hidden_s": 1e-3}, "beside"),
+    "no work there": ({"hidden_s": None}, "competes"),
 }
 
 

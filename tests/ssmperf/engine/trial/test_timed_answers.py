@@ -168,6 +168,30 @@ def test_a_gradient_that_does_not_follow_is_found(own_registrations: None) -> No
     assert "when it was timed" in str(record.reason)
 
 
+@pytest.mark.parametrize(("together_s", "hidden_s"), [(7.0, 4.0), (3.5, None)])
+@pytest.mark.parametrize("pass_", ["backward", "forward_backward"])
+def test_hidden_work_is_looked_for_on_fresh_values(
+    own_registrations: None,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_: str,
+    together_s: float,
+    hidden_s: float | None,
+) -> None:
+    seconds, observers = iter([1.0, 2.0, together_s]), []
+
+    def median_s(self: Context, *arguments: Any, observer: Any = None, **options: Any) -> float:
+        observers.append(observer)
+        return next(seconds)
+
+    monkeypatch.setattr(Context, "median_s", median_s)
+    monkeypatch.setattr(Context, "is_guest", lambda *_: True)
+    record = measure(right, pass_=pass_)
+    assert record.status is Status.OK, record.reason
+    assert record.numbers.get("hidden_s") == (hidden_s if pass_ == "backward" else None)
+    assert any("hidden" in doubt for doubt in record.numbers["doubts"]) is (hidden_s is not None)
+    assert [each.answers.variation.pass_ for each in observers] == ["forward", "backward", "forward_backward"]
+
+
 def test_a_function_of_its_own_is_timed_on_mixtures(own_registrations: None) -> None:
     def squared(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:
         output, state = registry.recurrence("scan").definition(log_a, b, initial_state, phase=phase)
