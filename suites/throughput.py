@@ -61,6 +61,7 @@ SECTION = Section(
 )
 
 MOST_ABOVE_PARTS = 1.5  # forward and backward together, over the sum of the two
+LOOKS = 2  # for hidden work, if the first one sees some
 MANY = 60  # samples of a case whose calls of two kinds seem to take different times
 MOST_TRACED = 1000  # launches of a call; tracing more takes long
 
@@ -227,27 +228,33 @@ def _small_peak(case: Case, peak: int | None, values: Values) -> list[str]:
 def _hidden_work(judging: Judging, values: Values) -> tuple[list[str], float | None]:
     """Look for work of a backward pass in the making of its graph; give a doubt, and its seconds.
 
-    Each call of this short look has values of its own. Only foreign backends are looked at: the look takes
-    about as long as the measurement.
+    Only foreign backends are looked at: a look takes about as long as the measurement. What is seen once may
+    be chance, and is looked at again.
     """
-    case, context = judging.case, judging.context
-    backend, function = context.backend(case), context.function(case)
-    if not context.is_guest(case) or not case.gradients:
+    case = judging.case
+    if not judging.context.is_guest(case) or not case.gradients:
         return [], None
+    for _ in range(LOOKS):
+        parts_s, together_s = _look(judging, values)
+        if together_s <= MOST_ABOVE_PARTS * parts_s:
+            return [], None
+    doubt = (
+        f"forward and backward together take {together_s:.3g} s, apart {parts_s:.3g} s: "
+        "work may be hidden in the making of the graph"
+    )
+    return [doubt], together_s - parts_s if case.pass_ == "backward" else None
+
+
+def _look(judging: Judging, values: Values) -> tuple[float, float]:
+    """Time forward and backward briefly, each call on values of its own: their sum, and both together."""
+    case, context = judging.case, judging.context
     seconds = {}
     for pass_ in ("forward", "backward", "forward_backward"):
         judging.restore(values)
-        look = pass_of(replace(case, pass_=pass_), backend, function, values)
+        look = pass_of(replace(case, pass_=pass_), context.backend(case), context.function(case), values)
         observer = judging.look(pass_, look, values)
         seconds[pass_] = context.median_s(case, look.call, touched=look.touched, observer=observer)
-    parts_s = seconds["forward"] + seconds["backward"]
-    if seconds["forward_backward"] <= MOST_ABOVE_PARTS * parts_s:
-        return [], None
-    doubt = (
-        f"forward and backward together take {seconds['forward_backward']:.3g} s, apart {parts_s:.3g} s: "
-        "work may be hidden in the making of the graph"
-    )
-    return [doubt], seconds["forward_backward"] - parts_s if case.pass_ == "backward" else None
+    return seconds["forward"] + seconds["backward"], seconds["forward_backward"]
 
 
 def timed_record(
