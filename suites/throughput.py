@@ -97,6 +97,7 @@ class Throughput:
 
     name: str
     section: Section
+    driver_times = True  # calls of foreign backends, by its own clock
     least_judgements = 4  # two before the time is taken, one of an untimed variation, and a timed call
 
     def cases(self, selection: Selection) -> Iterable[Case]:

@@ -265,7 +265,8 @@ class Context:
                 hand_over=self._hand_over,
             )
         window_s = time.monotonic() - began_s - (self._waited_s - waited_s)
-        if self.partner is None and self.is_guest(case):
+        confirmed = getattr(registry.suite(case.suite), "driver_times", False)
+        if confirmed and self.partner is None and self.is_guest(case):
             self.on_windows(call)
         self.on_phase("backend")
         busy = (*self.host_load.busy_since(began_s), *timing.busy)

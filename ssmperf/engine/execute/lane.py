@@ -343,7 +343,8 @@ class Lane:
     def _is_too_fast(self, record: Record, worker: WorkerProcess) -> str | None:
         """Say that a foreign backend's time is below what this process has measured, or return None."""
         numbers = record.numbers
-        if not self.household.guest or worker.has_partner or numbers.get("window_s") is None:
+        confirmed = getattr(registry.suite(record.case.suite), "driver_times", False)
+        if not (confirmed and self.household.guest) or worker.has_partner:
             return None
         times = [numbers.get(name) for name in ("latency_s", "issue_s")]  # calls in a row wait for the host
         return too_fast(max((each for each in times if each), default=None), worker.least_call_s)
