@@ -199,6 +199,7 @@ def _trusted(
         observer=answers,
         samples=samples,
     )
+    judging.context.confirm(judging.case, measured.call, answers.freshen)
     return timing, answers.verdict(timing.every_s), answers.uneven
 
 

@@ -209,7 +209,7 @@ TABLE = (
     *of_file("answers.py", "hidden work", "backward_in_the_graph", **{**BACKWARD, "twin": "alone_preparing"}),
     *of_file("answers.py", "ties", "sleeps_in_half"),
     *of_file("lazy.py", "laziness", "mode_between", "lazy_when_timed"),
-    *of_file("reporters.py", "clock", "clock_of_the_instance", "list_of_samples"),
+    *of_file("reporters.py", "clock", "clock_of_the_instance", "clock_and_cache", "list_of_samples"),
     *of_file("reporters.py", "judge", "answers_for_the_client"),
     *of_file("bribes.py", "judge", "asks_for_another_function"),
     *of_file("bribes.py", "judge", "sibling_of_a_definition", also=("bribing_definition",)),

@@ -24,7 +24,7 @@ from ssmperf.engine.trial.windows import too_fast
 from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
-REPEATS = 2  # of a case whose time is below what the driver has measured
+REPEATS = 3  # of a case whose time is below what the driver has measured
 TRUSTED = (Status.OK, Status.UNSUPPORTED)  # endings of a foreign backend's case whose process goes on
 REFERENCE = "reference_s"  # of a record: how long its values and their references were made
 FIRST_CALL = "first_call_s"  # of a record: with compilation, which may have been before the case

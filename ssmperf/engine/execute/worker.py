@@ -5,8 +5,8 @@ A nursery forks it and calls `main` with a `WorkerConfig` and three inherited de
 object per line. The first answer is `{"ready"}`. A request is `{"case",
 "number", "pair"}`, where `pair` is `Partner.pair`; its answer is `{"record", "healthy", "forked"}`. Before
 it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made, "timing" while
-calls are being timed, "waiting" during the partner's turns, "windows" when the driver may ask for a number
-of calls, one line each and 0 at the end, "backend" when other time counts against the
+calls are being timed, "waiting" during the partner's turns, "windows" when the driver may ask for
+[calls, writes], one line each and null at the end, "backend" when other time counts against the
 backend again; the latter has a `{"progress"}` text during a search or a training. All messages about a
 request have its number. stdout and stderr go to the log.
 
@@ -27,6 +27,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -220,7 +221,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> Any:
         Ceilings.from_json(config["ceilings"]),
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
-        on_windows=lambda call: answers.make_windows(call, config["device"]),
+        on_windows=partial(answers.make_windows, config["device"]),
         options=options,
         words=tuple(config["words"]),
         nonce=options.nonce or 0,
@@ -299,14 +300,21 @@ class _Answers:
         """Allow the current process, a fork, to answer."""
         self._pid = os.getpid()
 
-    def make_windows(self, call: Callable[[], Any], device: str) -> None:
-        """Make as many calls as the driver asks for, time and again, until it asks for none."""
+    def make_windows(self, device: str, call: Callable[[], Any], fresh: Callable[[], None]) -> None:
+        """Write values and make calls as often as the driver asks, time and again, until it asks for none.
+
+        fresh: writes values for a call.
+        """
         import torch
 
         self.send({"phase": "windows"})
-        while count := int(self._requests.readline()):
-            for _ in range(count):
-                call()
+        while asked := json.loads(self._requests.readline()):
+            calls, writes = asked
+            for number in range(max(calls, writes)):
+                if number < writes:
+                    fresh()
+                if number < calls:
+                    call()
             if device.startswith("cuda"):
                 torch.cuda.synchronize(device)
             self.send({"phase": "windows"})

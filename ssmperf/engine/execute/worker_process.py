@@ -196,13 +196,13 @@ class WorkerProcess:
     def _time_windows(self, number: str, ends_s: float) -> None:
         """Let the worker make calls, and time them by this process's clock; the least of all counts."""
 
-        def make(calls: int) -> None:
-            os.write(self._requests, f"{calls}\n".encode())
+        def make(calls: int, writes: int) -> None:
+            os.write(self._requests, f"[{calls}, {writes}]\n".encode())
             while self._receive(ends_s).get("number") != number:
                 pass
 
         least_s = least_call_s(make, clock_of(self.child.pid, self._device))
-        os.write(self._requests, b"0\n")
+        os.write(self._requests, b"null\n")
         self.least_call_s = min(least_s, self.least_call_s or least_s)
 
     def close(self) -> None:

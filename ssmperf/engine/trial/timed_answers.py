@@ -128,6 +128,10 @@ class TimedAnswers:
         self._spoil()
         self._modes = _dispatch_modes(), _function_modes()
 
+    def freshen(self) -> None:
+        """Write fresh values that take as long to write each time."""
+        self._write(self.variation.draw(self.secret))
+
     def after(self, result: Any) -> None:
         """Copy and reduce the result of a timed call; keep it, or not, by chance."""
         if (_dispatch_modes(), _function_modes()) != self._modes:
