@@ -85,6 +85,7 @@ class MemoryUse:
 
     name: str
     section: Section
+    judged_sizes = ("T",)  # it judges the shortest length alone
     case_s: Mapping[str, float]
 
     def cases(self, selection: Selection) -> Iterable[Case]:

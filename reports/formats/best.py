@@ -60,9 +60,9 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
     "Fastest" is a claim about a backend: it competes only if it is wrong in no pass of that place, nor in
     correctness. One that is approximate by declaration or computes another function stands beside, marked;
-    those whose intervals overlap the winner's share the place. A time with more around the native call than
-    a change of layout has that added; one beyond the machine's limit never wins. Where forward and backward
-    have different winners, a line has their sum.
+    those near the winner whose intervals overlap share the place. A time with more around the native call
+    than a change of layout has that added; one beyond the machine's limit never wins. Where forward and
+    backward have different winners, a line has their sum.
     """
     return _deliver_table(runs, contests(runs), destination)
 

@@ -43,7 +43,7 @@ def mark_fastest(table: pd.DataFrame, field: str | None = "latency_s") -> pd.Dat
 
     rivals: the number of rows that compete: `ok`, with a value, and of a backend that is right and exact.
     fastest: whether the row has the first place among at least two rivals, alone or shared.
-    tied: whether it shares that place, since the intervals overlap.
+    tied: whether it shares that place: the values are near, and the intervals overlap.
     """
     values = _rank_values(table, field)
     low, high = (_column(table, name) for name in units.interval_names(field or ""))

@@ -59,7 +59,7 @@ def run(
         UsageError: a name is unknown, the selection is empty, or the folder cannot be used.
     """
     for file in paths_of(plugin):
-        registry.load_plugin(file)
+        registry.load_plugin_apart(file)
     return execute(Request.of(suite, out=out, resume=resume, **options), cell_progress())
 
 

@@ -22,6 +22,8 @@ IN_FLOAT32 = ("throughput", "--axis", "T=64", "--dtype", "float32", "--pass", "f
 REGIMES = ("throughput", "--axis", "T=64", "--dtype", "bfloat16", "--pass", "forward")  # under every regime
 ON_GPU = ("throughput", "--axis", "B=8", "--axis", "T=512", "--axis", "C=256", *ONE_REGIME, "forward")
 LARGE = ("throughput", "--axis", "B=8", "--axis", "T=1024", "--axis", "C=1024", *ONE_REGIME, "forward")
+BACKWARD = {"twin": "alone_node", "options": GRADIENTS, "pass_": "backward"}
+MEMORY = ("memory", *SIZES, *ONE_REGIME, "forward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Cheat:
     pass_: the pass in which it cheats, among those of its options.
     neighbour: whether an honest backend runs right after it, and must have its usual status and time.
     alone: whether it needs a run of its own, since loading it changes every process.
+    also: further backends of the same run. value: the number by which it is compared with its twin.
     runs: how many runs, one after another, it needs; the last one counts.
     beyond: why values that never repeat, checks of every timed output, a judge in its own process, a process
         per backend and snapshots of it may not suffice; None if one of these stops it.
@@ -51,6 +54,8 @@ class Cheat:
     pass_: str | None = None
     neighbour: bool = False
     alone: bool = False
+    also: tuple[str, ...] = ()
+    value: str = "latency_s"
     runs: int = 1
     beyond: str | None = None
 
@@ -198,6 +203,34 @@ TABLE = (
         must=NEIGHBOUR,
         neighbour=True,
     ),
+    *of_file("answers.py", "answers", "invents_late_mixtures"),
+    *of_file("answers.py", "answers", "gradient_invented", **BACKWARD),
+    *of_file("answers.py", "reuse", "rolls_kept_gates", twin="alone_gates"),
+    *of_file("answers.py", "hidden work", "backward_in_the_graph", **{**BACKWARD, "twin": "alone_preparing"}),
+    *of_file("answers.py", "ties", "sleeps_in_half"),
+    *of_file("lazy.py", "laziness", "mode_between", "lazy_when_timed"),
+    *of_file("reporters.py", "clock", "clock_of_the_instance", "clock_and_cache", "list_of_samples"),
+    *of_file("reporters.py", "judge", "answers_for_the_client"),
+    *of_file("bribes.py", "judge", "asks_for_another_function"),
+    *of_file("bribes.py", "judge", "sibling_of_a_definition", also=("bribing_definition",)),
+    *of_file("reporters.py", "what the worker reports", "environment_of_its_own"),
+    *of_file(
+        "edited_environment.py",
+        "what the worker reports",
+        *("edits_ceilings", "edits_calibration"),
+        must=NEIGHBOUR,
+        neighbour=True,
+        alone=True,
+    ),
+    *of_file(
+        "driver_variables.py",
+        "the driver",
+        *("variables_of_the_driver", "niceness_of_the_driver"),
+        must=NEIGHBOUR,
+        neighbour=True,
+        alone=True,
+    ),
+    *of_file("reporters.py", "forks", "small_in_a_fork", options=MEMORY, value="peak_bytes"),
     *on_gpu("side stream", "side_stream", "computed_on_the_cpu"),
     *on_gpu("content cache", "kept_on_the_device", "cached_on_a_gpu"),
     *on_gpu("stale output", "replays_old_inputs"),
@@ -206,4 +239,7 @@ TABLE = (
     *on_gpu("work before the clock", "works_before_the_events", "works_in_the_lead"),
     *on_gpu("patched clock", "patched_events", neighbour=True),
     *on_gpu("empty tensors", "empty_on_a_gpu"),
+    *on_gpu("laziness", "mode_on_a_gpu", "lazy_on_a_gpu"),
+    *on_gpu("clock", "events_of_the_instance"),
+    *on_gpu("reuse", "rolls_gates_on_a_gpu", twin="alone_gates"),
 )

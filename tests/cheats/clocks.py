@@ -6,27 +6,15 @@ import functools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
 from cheats.honest import Result, cheat, loop
+from cheats.parts import SLOWER, slowed
 
-SLOWER = 10  # by which a patched clock runs
 CALLS: Counter[str] = Counter()
-
-
-def slowed(clock: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a clock that runs ten times slower from now on."""
-    origin = clock()
-
-    def now() -> Any:
-        elapsed = clock() - origin
-        return origin + (elapsed // SLOWER if isinstance(origin, int) else elapsed / SLOWER)
-
-    return now
 
 
 def slow_clocks() -> None:

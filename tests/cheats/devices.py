@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ssmperf
 from ssmperf.suitekit import registry
@@ -18,6 +19,7 @@ from ssmperf.suitekit import registry
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
 from cheats.honest import Result, cheat, copied, judged, loop, nothing, sampled
+from cheats.parts import TIMED, OffAfterUse, Owed, RolledGates, costly_gates, owner_of
 
 CALLS: Counter[str] = Counter()
 _STREAMS: dict[str, torch.cuda.Stream] = {}
@@ -228,3 +230,55 @@ def cached_on_a_gpu(log_a, b, initial_state=None, *, phase=None) -> Result:
     if key not in _SEEN:
         _SEEN[key] = loop(log_a, b, initial_state)
     return copied(_SEEN[key])
+
+
+_BETWEEN, _ROLLED = OffAfterUse(), RolledGates()
+
+
+@cheat("mode_on_a_gpu", devices=("cuda",))
+def mode_on_a_gpu(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Turn on a dispatch mode between the return of a call and the first read of its result."""
+    if torch.is_grad_enabled() or judged() or torch.cuda.is_current_stream_capturing():
+        return loop(log_a, b, initial_state, phase=phase)
+    if _BETWEEN not in _get_current_dispatch_mode_stack():
+        _BETWEEN.__enter__()
+    return _BETWEEN.debts.borrow(log_a, b, initial_state)
+
+
+@cheat("lazy_on_a_gpu", devices=("cuda",))
+def lazy_on_a_gpu(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Return a lazy subclass of a tensor, but not below a judge."""
+    if torch.is_grad_enabled() or judged() or torch.cuda.is_current_stream_capturing():
+        return loop(log_a, b, initial_state, phase=phase)
+    output, state = TIMED.borrow(log_a, b, initial_state)
+    return output.as_subclass(Owed), state.as_subclass(Owed)
+
+
+class Tenth:
+    """An event that says a tenth of the time."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.event, name)
+
+    def elapsed_time(self, end: Any) -> float:
+        return float(self.event.elapsed_time(end)) / 10
+
+
+@cheat("events_of_the_instance", devices=("cuda",))
+def events_of_the_instance(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Replace the start event that is an attribute of the suite's clock, and nothing else."""
+    clock = owner_of("_start")
+    if clock is not None and not isinstance(clock._start, Tenth):
+        clock._start = Tenth(clock._start)
+    return loop(log_a, b, initial_state, phase=phase)
+
+
+@cheat("rolls_gates_on_a_gpu", devices=("cuda",))
+def rolls_gates_on_a_gpu(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Keep what depends on the gates alone; mixtures only move the gates of one draw."""
+    if torch.is_grad_enabled() or judged() or torch.cuda.is_current_stream_capturing():
+        return loop(costly_gates(log_a), b, initial_state, phase=phase)
+    return loop(_ROLLED(log_a), b, initial_state, phase=phase)

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import ssmperf
 
 Result = tuple[Tensor, Tensor]
+GATES = ("data", "const")
+LEFT_BY_DRIVER = "LEFT_BY_A_CHEAT"  # variable
 Backend = Callable[..., Any]
 
 
@@ -39,7 +41,7 @@ def loop(
 
 def cheat(name: str, **declarations: Any) -> Callable[[Backend], Backend]:
     """Register a backend of scan as cheat_<name>."""
-    return ssmperf.backend("scan", name=f"cheat_{name}", gates=("data", "const"), **declarations)
+    return ssmperf.backend("scan", name=f"cheat_{name}", gates=GATES, **declarations)
 
 
 def judged() -> bool:
@@ -138,6 +140,8 @@ def witness(
     Raises:
         RuntimeError: something has changed; the message names it.
     """
+    if LEFT_BY_DRIVER in os.environ or os.getpriority(os.PRIO_PROCESS, 0) > 0:
+        raise RuntimeError("the process was started with another environment or niceness")
     if not torch.is_grad_enabled():
         now = state_of_process()
         changed = [name for name in now if now[name] != _CLEAN[name]]

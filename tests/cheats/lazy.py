@@ -11,54 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 
-from cheats.honest import Result, cheat, copied, judged, loop, nothing, sampled
-
-
-class Debts:
-    """Results that were returned as uninitialised memory, and what is needed to fill them."""
-
-    def __init__(self) -> None:
-        self.owed: dict[int, tuple[Any, ...]] = {}
-
-    def borrow(self, log_a: Tensor, b: Tensor, initial_state: Tensor | None) -> Result:
-        """Return memory without values, and forget the debt of the last call: nobody looked at it."""
-        self.owed.clear()
-        output, state = nothing(b)
-        debt = (output, state, log_a, b, initial_state)
-        for tensor in (output, state):
-            self.owed[tensor.untyped_storage().data_ptr()] = debt
-        return output, state
-
-    def pay(self, values: Any) -> None:
-        """Fill the results that are among these values."""
-        for value in tree_leaves(values):
-            if not isinstance(value, Tensor) or value.device.type != "cpu":
-                continue
-            debt = self.owed.get(value.untyped_storage().data_ptr())
-            if debt is not None:
-                self.owed.clear()
-                output, state, *operands = debt
-                for memory, result in zip((output, state), loop(*operands), strict=True):
-                    memory.copy_(result)
-
-
-class PaidAtFirstUse(TorchDispatchMode):
-    """Fills a result before the first operation that reads it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.debts = Debts()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.debts.owed:
-            self.debts.pay((args, kwargs))
-        return func(*args, **(kwargs or {}))
-
+from cheats.honest import Result, cheat, copied, judged, loop, nothing, poisoned, sampled
+from cheats.parts import TIMED, Debts, OffAfterUse, Owed, PaidAtFirstUse
 
 _MODES: list[PaidAtFirstUse] = []
 
@@ -119,6 +77,28 @@ def replaced_kernels(log_a, b, initial_state=None, *, phase=None) -> Result:
     if not _LIBRARY:
         _override()
     return _DEBTS.borrow(log_a, b, initial_state)
+
+
+_BETWEEN = OffAfterUse()
+
+
+@cheat("mode_between")
+def mode_between(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Turn on a dispatch mode between the return of a call and the first read of its result."""
+    if torch.is_grad_enabled() or judged() or poisoned():
+        return loop(log_a, b, initial_state, phase=phase)
+    if _BETWEEN not in _get_current_dispatch_mode_stack():
+        _BETWEEN.__enter__()
+    return _BETWEEN.debts.borrow(log_a, b, initial_state)
+
+
+@cheat("lazy_when_timed")
+def lazy_when_timed(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Return a lazy subclass of a tensor, but not below a judge, who asks for plain tensors."""
+    if torch.is_grad_enabled() or judged() or poisoned():
+        return loop(log_a, b, initial_state, phase=phase)
+    output, state = TIMED.borrow(log_a, b, initial_state)
+    return output.as_subclass(Owed), state.as_subclass(Owed)
 
 
 class Later(threading.Thread):

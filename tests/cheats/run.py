@@ -30,6 +30,7 @@ from cheats import NEIGHBOUR, TABLE, WRONG, Cheat  # noqa: E402
 FASTEST = 0.7  # an honest time is at least this share of the twin's
 SLOWEST = 3.0  # a neighbour's time is at most this multiple of its time alone, and at least the inverse
 NOISE = 3.0  # by which a busy machine may change a ratio of times
+MOST_TIED = 1.25  # by which a value may be above the least one, and share the first place
 ATTEMPTS = 4
 
 
@@ -42,6 +43,7 @@ class Outcome:
     twin: dict[str, Any] | None
     neighbour: dict[str, Any] | None
     log: str = ""
+    calibrated: bool = False  # whether an environment of the run has a calibration that no file has
 
     @property
     def status(self) -> str:
@@ -50,6 +52,9 @@ class Outcome:
     @property
     def ratio(self) -> float | None:
         """The cheat's time relative to its twin's; None unless both have one."""
+        if self.cheat.value != "latency_s":
+            mine, other = ((each or {}).get(self.cheat.value) for each in (self.record, self.twin))
+            return mine / other if mine and other else None
         return _ratio(self.record, self.twin)
 
     @property
@@ -60,6 +65,16 @@ class Outcome:
         """
         graphs = [each and each.get("graph_latency_s") for each in (self.neighbour, self.twin)]
         return graphs[0] / graphs[1] if all(graphs) else _ratio(self.neighbour, self.twin)
+
+    @property
+    def shares_first_place(self) -> bool:
+        """Whether it would share the first place with its twin although it takes much longer."""
+        ends = [
+            tuple((each or {}).get(name) for name in ("latency_s", "latency_low_s", "latency_high_s"))
+            for each in (self.twin, self.record)
+        ]
+        known = all(each[0] for each in ends)
+        return known and ends[1][0] > MOST_TIED * ends[0][0] and ssmperf.first_places(ends)[1]
 
     @property
     def may_be_chance(self) -> bool:
@@ -83,6 +98,12 @@ class Outcome:
             found.append("it is ok")
         elif self.status == "ok" and self.cheat.must != NEIGHBOUR and (self.ratio or 1.0) < FASTEST:
             found.append(f"it is ok with {self.ratio:.2f} of its twin's time")
+        elif self.status == "ok" and self.shares_first_place:
+            found.append(f"it is first, with {self.ratio:.2f} of its twin's time")
+        if self.status == "ok" and self.twin and self.record.get("env_id") != self.twin.get("env_id"):
+            found.append("it has an environment of its own")
+        if self.calibrated:
+            found.append("the environment has a calibration that nobody has made")
         if self.cheat.neighbour:
             ratio = self.neighbour_ratio
             if self.neighbour is None or self.neighbour["status"] != "ok":
@@ -117,7 +138,9 @@ def time_of(record: dict[str, Any] | None) -> float | None:
     beside = [
         value
         for name, value in record.items()
-        if name.startswith(("prepare", "finish")) and name.endswith("_s") and isinstance(value, float)
+        if name.startswith(("prepare", "finish", "hidden"))
+        and name.endswith("_s")
+        and isinstance(value, float)
     ]
     return float(record["latency_s"]) + sum(beside)
 
@@ -129,6 +152,7 @@ def _run_key(cheat: Cheat) -> tuple[object, ...]:
 def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
     names = {f"cheat_{cheat.name}" for cheat in cheats} | {cheat.twin for cheat in cheats}
     names |= {f"cheat_{cheat.name}_neighbour" for cheat in cheats if cheat.neighbour}
+    names |= {name for cheat in cheats for name in cheat.also}
     files = dict.fromkeys(["twins.py", *(cheat.file for cheat in cheats)])
     first = cheats[0]
     suite, *options = first.options
@@ -142,7 +166,7 @@ def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
         for number in range(first.runs):
             out = Path(folder) / f"run{number}"
             done = _command([*words, "--out", str(out)], Path(folder))
-        records = _records(out)
+        records, calibrated = _records(out), _calibrated(out)
     return [
         Outcome(
             cheat,
@@ -150,6 +174,7 @@ def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
             _worst(records, cheat.twin, cheat.pass_),
             _worst(records, f"cheat_{cheat.name}_neighbour", cheat.pass_),
             done.stdout + done.stderr,
+            calibrated,
         )
         for cheat in cheats
     ]
@@ -160,7 +185,7 @@ def _command(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
     path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-c", "from ssmperf.shell.cli import main; main()", *words],
-        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "SSMPERF_CALIBRATION": str(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -171,6 +196,13 @@ def _records(out: Path) -> list[dict[str, Any]]:
     """Read the records of a run as the file has them."""
     file = out / "records.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _calibrated(out: Path) -> bool:
+    """Tell whether a run has a calibration; the runs of cheats have an empty folder of calibrations."""
+    file = out / "run.json"
+    environments = json.loads(file.read_text())["environments"] if file.exists() else {}
+    return any(each.get("calibration") for each in environments.values())
 
 
 def _worst(records: Sequence[dict[str, Any]], backend: str, pass_: str | None) -> dict[str, Any] | None:

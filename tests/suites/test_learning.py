@@ -15,8 +15,9 @@ from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Record, Status, UnknownName
-from ssmperf.engine.execute.lane import Events, household
+from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.plan.estimate import expected_s
+from ssmperf.engine.plan.household import household
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn.training import train

@@ -36,7 +36,8 @@ from ssmperf.engine.processes.partner import Partner
 from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.engine.registry.presets import ON_CPU, PRESETS, Preset, Training
-from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.engine.trial.judge import Judge
+from ssmperf.engine.trial.question import Question
 from ssmperf.engine.tune.tables import as_json, noted
 from ssmperf.errors import Unsupported
 
@@ -84,6 +85,8 @@ class Context:
         timed, "waiting" begins a partner's turn, which counts for nothing, and "timing" ends it.
     on_progress: called with a text about the next step of something long; the time allowed for a case then
         starts again.
+    on_windows: called with a timed call of a foreign backend, and with what writes fresh values for it, to
+        do both as often as the driver asks.
     options: those of the run. words: for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
@@ -103,6 +106,7 @@ class Context:
     ceilings: Ceilings
     on_phase: Callable[[str], None] = lambda phase: None
     on_progress: Callable[[str], None] = lambda text: None
+    on_windows: Callable[[Callable[[], Any], Callable[[], None]], None] = lambda call, fresh: None
     options: RunOptions = RunOptions()
     words: tuple[str, ...] = ()
     nonce: int = 0
@@ -265,6 +269,12 @@ class Context:
         self.on_phase("backend")
         busy = (*self.host_load.busy_since(began_s), *timing.busy)
         return replace(timing, configuration=as_json(consulted) or None, window_s=window_s, busy=busy)
+
+    def confirm(self, case: Case, call: Callable[[], Any], fresh: Callable[[], None]) -> None:
+        """Let the driver time a foreign backend's call by its own clock. fresh: writes values for a call."""
+        if self.partner is None and self.is_guest(case):
+            self.on_windows(call, fresh)
+            self.on_phase("backend")
 
     def _shared_core(self) -> int | None:
         """Choose the core for calls of one thread whose samples alternate with a partner's.

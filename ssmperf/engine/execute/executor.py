@@ -25,14 +25,13 @@ from ssmperf.engine.execute.lane import (
     DeviceState,
     Events,
     Groups,
-    Household,
     Lane,
-    household,
     needs_fresh_process,
 )
 from ssmperf.engine.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.engine.machine.host_memory import available_memory_bytes
 from ssmperf.engine.plan.estimate import parted, workers_for
+from ssmperf.engine.plan.household import Household, household
 from ssmperf.engine.plan.refusal import gate_kind
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes.nursery import Nursery, NurseryEnded
@@ -54,8 +53,7 @@ IMPORTS = (
     "ssmperf.engine.execute.process_state",
     "ssmperf.engine.trial.server",
     "ssmperf.engine.trial.client",
-    "ssmperf.engine.registry:models",
-    "ssmperf.engine.registry:suites",
+    "ssmperf.engine.registry:import_built_in",
 )
 IMPORTS_CUDA = (
     "torch._dynamo",
@@ -105,9 +103,10 @@ class LocalExecutor:
     def session(self) -> Iterator[Session]:
         """Run rounds of cases with the same judges, which end with the session."""
         states = [DeviceState(device) for device in self.devices]
-        lanes = [Lane(LaneProcesses(self, state.device), state, self.options.timeout) for state in states]
+        lane = partial(Lane, timeout_s=self.options.timeout, searches=self.tuning.options.autotune)
+        lanes = [lane(LaneProcesses(self, state.device), state) for state in states]
         sharing = [
-            Lane(LaneProcesses(self, state.device, number), state, self.options.timeout)
+            lane(LaneProcesses(self, state.device, number), state)
             for number in range(1, self.workers + 1)
             for state in states
         ]
@@ -236,23 +235,27 @@ class LaneProcesses:
         self._of_workers: Nursery | None = None
         self._of_judge: Nursery | None = None
 
-    def judge(self) -> JudgeProcess:
-        """Start the device's judge."""
+    def judge(
+        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None = None
+    ) -> JudgeProcess:
+        """Start a judge of the device.
+
+        ceilings: those of the device, if they are known. plugins: files to load; None for a judge that
+            imports nothing foreign.
+        """
         nursery = self._ready_nursery()
-        if self._of_judge is not None and self._of_judge is not nursery:
-            self._of_judge.close()
-        self._of_judge = nursery
+        if plugins is None:  # another one ends with the cases that need it
+            if self._of_judge is not None and self._of_judge is not nursery:
+                self._of_judge.close()
+            self._of_judge = nursery
         config: dict[str, Any] = {"device": self.device, "shared": self._shared}
-        config |= {"threads": self._threads, "plugins": list(self.executor.plugins)}
+        config |= {"threads": self._threads, "ceilings": ceilings, "plugins": plugins}
         return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
 
     def worker(
-        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None, judge: JudgeProcess
+        self, state: DeviceState, plugins: tuple[str, ...] | None, judge: JudgeProcess
     ) -> WorkerProcess:
-        """Start a worker.
-
-        ceilings: those that an earlier worker of this device has measured, if any. plugins: files to load.
-        """
+        """Start a worker. plugins: files to load; None for all."""
         executor = self.executor
         config = WorkerConfig(
             device=self.device,
@@ -260,7 +263,8 @@ class LaneProcesses:
             options=executor.options.for_workers(),
             scale=executor.preset.to_json(),
             memory_limit_bytes=int(MEMORY_FRACTION * available_memory_bytes()),
-            ceilings=ceilings,
+            env_id=state.env_id or "",
+            ceilings=state.ceilings or {},
             autotune=executor.tuning.options.autotune,
             rows=executor.tuning.rows,
             words=tuple(executor.words),

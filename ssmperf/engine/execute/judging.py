@@ -21,8 +21,8 @@ from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.values import Values
 from ssmperf.engine.operands.variation import MOST_SEED, CallSecret, Variation
-from ssmperf.engine.trial.judge import Question
-from ssmperf.engine.trial.timed_answers import STRETCHES, FreshValues, TimedAnswers
+from ssmperf.engine.trial.question import Question
+from ssmperf.engine.trial.timed_answers import FreshValues, TimedAnswers
 from ssmperf.errors import BrokenContract
 
 NEAR = 2.0  # an error below so many tolerances is judged again, on other values
@@ -170,7 +170,7 @@ class Judging:
             buffers,
             made,
             ask,
-            shared=self._shared(),
+            probe=self._probe(),
             eps=eps,
             bound=self._bound(1),
             contract=None if self.case.gradients else self._contract(buffers),
@@ -184,10 +184,15 @@ class Judging:
         apart = dataclasses.replace(timed, refresh=lambda: None)
         return FreshValues(self.timed_answers(apart, buffers), ready)
 
-    def _shared(self) -> list[CallSecret]:
-        """Draw the mixtures that all backends of a run share, so that one reference serves all."""
+    def look(self, pass_: str, timed: TimedPass, buffers: Values) -> FreshValues:
+        """Make the observer that gives each call of a pass fresh values, for a short look at its time."""
+        judging = dataclasses.replace(self, case=dataclasses.replace(self.case, pass_=pass_))
+        return FreshValues(judging.timed_answers(timed, buffers), lambda: None)
+
+    def _probe(self) -> CallSecret:
+        """Draw the mixture that all backends of a run share, so that one reference serves all."""
         secret = random.Random(f"{self.context.nonce} {self.case.pass_}")
-        return [CallSecret(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(len(STRETCHES) + 1)]
+        return CallSecret(seed=secret.randrange(MOST_SEED), scale=1.25)
 
     def with_candidate(self, buffers: Values) -> Verdict:
         """Judge the values of the second judgement again, with the configurations now in force."""

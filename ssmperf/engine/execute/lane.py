@@ -15,12 +15,16 @@ from typing import Any, Protocol
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
-from ssmperf.engine.execute.worker_process import WorkerProcess
+from ssmperf.engine.execute.worker_process import START_TIMEOUT_S, WorkerProcess
+from ssmperf.engine.plan.household import Household, household
 from ssmperf.engine.processes.nursery import NurseryEnded
 from ssmperf.engine.trial.process import JudgeProcess
+from ssmperf.engine.trial.question import CaseFacts
+from ssmperf.engine.trial.windows import too_fast
 from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
+REPEATS = 3  # of a case whose time is below what the driver has measured
 TRUSTED = (Status.OK, Status.UNSUPPORTED)  # endings of a foreign backend's case whose process goes on
 REFERENCE = "reference_s"  # of a record: how long its values and their references were made
 FIRST_CALL = "first_call_s"  # of a record: with compilation, which may have been before the case
@@ -48,45 +52,32 @@ def needs_fresh_process(case: Case) -> bool:
     return case.device in registry.suite(case.suite).fresh_process
 
 
-@dataclass(frozen=True, slots=True)
-class Household:
-    """The code that a worker holds: cases of one household may share a process.
-
-    plugins: the plug-in files that it loads; None for all of the run's.
-    guest: a backend of other people, which has the process to itself, since it may leave the process
-        changed.
-    """
-
-    plugins: tuple[str, ...] | None = ()
-    guest: str = ""
-
-
-def household(case: Case) -> Household:
-    """Find the household of a case: the default one if all of its code is this package's."""
+def facts_of(case: Case, *, searches: bool) -> CaseFacts:
+    """Collect what the driver knows of a case, for its judge. searches: whether configurations are."""
     try:
         backend = registry.backend(case.owner, case.backend)
-    except UnknownName:  # in this process; its workers may know it
-        return Household(None, case.backend)
-    label = f"{backend.of}/{backend.name}"
-    wanted = [("backend", label), ("suite", case.suite), ("recurrence", case.recurrence)]
-    wanted += [("model", case.model)] if case.model else []
-    kind, _, name = case.operand_source.partition("/")
-    wanted += [(kind, name.partition(":")[0])] if kind == "task" else []
-    files = dict.fromkeys(file for kind, name in wanted for file in registry.plugins_of(kind, name))
-    return Household(tuple(files), label if registry.foreign("backend", label) else "")
+    except UnknownName:  # in this process; it is judged as any other
+        return CaseFacts(case, searches=searches)
+    sizes = getattr(registry.suite(case.suite), "judged_sizes", ())
+    return CaseFacts(case, backend.equivalent, backend.error_bound is not None, searches, sizes)
 
 
 @dataclass(slots=True)
 class DeviceState:
     """The environment and the ceilings of a device, which its lanes share.
 
-    lock: held while the first worker measures the ceilings.
+    started: whether a worker was ready. lock: held while the first judge measures the ceilings.
     """
 
     device: str
     env_id: str | None = None
-    ceilings: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] | None = None
+    started: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def ceilings(self) -> Mapping[str, Any] | None:
+        return None if self.environment is None else self.environment["ceilings"]
 
 
 class CaseSource(Protocol):
@@ -131,17 +122,16 @@ class Groups:
 class LaneStarter(Protocol):
     """Starts the processes of a lane."""
 
-    def judge(self) -> JudgeProcess:
-        """Start a judge."""
+    def judge(
+        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None = None
+    ) -> JudgeProcess:
+        """Start a judge that loads these plug-ins (None: a clean one). ceilings: None if they are unknown."""
         ...
 
     def worker(
-        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None, judge: JudgeProcess
+        self, state: DeviceState, plugins: tuple[str, ...] | None, judge: JudgeProcess
     ) -> WorkerProcess:
-        """Start a worker that loads these plug-ins (None: all).
-
-        ceilings: those that an earlier worker of the device has measured, or None.
-        """
+        """Start a worker that loads these plug-ins (None: all)."""
         ...
 
     def prepare(self) -> None:
@@ -169,11 +159,14 @@ class Lane:
         start: LaneStarter,
         state: DeviceState,
         timeout_s: float,
+        *,
+        searches: bool = False,
     ) -> None:
-        self.start, self.state, self.timeout_s = start, state, timeout_s
+        self.start, self.state, self.timeout_s, self.searches = start, state, timeout_s, searches
         self.stop = threading.Event()
         self.worker: WorkerProcess | None = None
         self.judge: JudgeProcess | None = None
+        self.own_judge: JudgeProcess | None = None  # of the household; it has loaded plug-ins
         self.household = Household()
         self.first_calls_s: Mapping[str, float] = {}  # by id, of cases compiled before the first one ran
         self.trusted: tuple[Status, ...] = TRUSTED
@@ -226,6 +219,9 @@ class Lane:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
+        if self.own_judge is not None:
+            self.own_judge.close()
+            self.own_judge = None
 
     def _run_case(self, case: Case) -> None:
         """Run a case. Its time includes that of a worker that had to start for it, and of the judge."""
@@ -234,6 +230,8 @@ class Lane:
         if self.judge is not None and not self.judge.alive:
             self.judge.close()
             self.judge = None
+            self.close()
+        if self.own_judge is not None and not self.own_judge.alive:
             self.close()
         if self.worker is not None and self.worker.child.ended():
             self.close()  # it died after its last answer, which is not the fault of this case
@@ -245,7 +243,7 @@ class Lane:
         try:
             worker = self.worker or self._start_patiently()
         except WorkerFailed as error:
-            if self.state.env_id is None or self.stop.is_set():
+            if not self.state.started or self.stop.is_set():
                 raise
             self.events.on_start(case, self.state.device)
             self._enter(Record(case, Status.CRASH, str(error), self.state.env_id), began_s)
@@ -253,13 +251,15 @@ class Lane:
         ready_s = time.monotonic()
         self.events.on_start(case, self.state.device)
         began_s += time.monotonic() - ready_s  # it may have waited for its turn
-        number = secrets.token_hex(8)
-        on_progress = partial(self.events.on_progress, case)
-        record, healthy = worker.run(case, number, self.timeout_s, on_progress)
+        record, healthy, number = self._measured(case, worker)
+        for _ in range(REPEATS):
+            if not (healthy and self._is_too_fast(record, worker)):
+                break  # else it may be chance: other processes had the machine meanwhile
+            record, healthy, number = self._measured(case, worker)
         began_s += worker.waited_s
         if self.stop.is_set():
             return
-        record = self._confirmed(record, number, worker.timing_s)
+        record = self._confirmed(record, number, worker)
         if record.status is Status.OK:
             record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
         if self.household != Household() and record.status not in self.trusted:
@@ -267,6 +267,19 @@ class Lane:
         if not healthy:
             self.close()
         self._enter(record, began_s)
+
+    def _measured(self, case: Case, worker: WorkerProcess) -> tuple[Record, bool, str]:
+        """Run a case; return its record, whether the worker can go on, and the request's secret number."""
+        number = secrets.token_hex(8)
+        if self.judging is not None:
+            self.judging.begin(number, facts_of(case, searches=self.searches))
+        on_progress = partial(self.events.on_progress, case)
+        return *worker.run(case, number, self.timeout_s, on_progress), number
+
+    @property
+    def judging(self) -> JudgeProcess | None:
+        """The judge of the household's cases."""
+        return self.judge if self.household.judged_by is None else self.own_judge
 
     def _enter(self, record: Record, began_s: float) -> None:
         numbers = {**record.numbers, SPENT: time.monotonic() - began_s}
@@ -277,13 +290,13 @@ class Lane:
     def _start_patiently(self) -> WorkerProcess:
         """Start a worker. If earlier ones have started, try several times before giving up.
 
-        Of a device's lanes, the first to start a worker lets it measure the ceilings; the others wait.
+        The first of a device's lanes lets its judge measure the ceilings; the others wait.
         """
         with contextlib.ExitStack() as alone:
             alone.enter_context(self.state.lock)
             if self.state.ceilings is not None:
                 alone.close()
-            attempts, self.attempts = self.attempts if self.state.env_id else 1, 1
+            attempts, self.attempts = self.attempts if self.state.started else 1, 1
             for left in reversed(range(attempts)):
                 try:
                     worker = self._start()
@@ -298,9 +311,15 @@ class Lane:
     def _start(self) -> WorkerProcess:
         state = self.state
         try:
-            self.judge = self.judge or self.start.judge()
-            self.worker = worker = self.start.worker(state.ceilings, self.household.plugins, self.judge)
-            state.env_id, environment = worker.wait_until_ready()
+            if self.judge is None:
+                self._start_judge()
+            if self.household.judged_by is not None and self.own_judge is None:
+                self.own_judge = self.start.judge(state.ceilings, self.household.judged_by)
+                self.own_judge.wait_until_ready(START_TIMEOUT_S)
+            assert self.judging is not None
+            self.worker = worker = self.start.worker(state, self.household.plugins, self.judging)
+            worker.wait_until_ready()
+            state.started = True
         except NurseryEnded as error:
             self.close()
             raise WorkerFailed(f"a worker could not be started: {error}") from error
@@ -310,19 +329,35 @@ class Lane:
         except BaseException:
             self.close()
             raise
-        state.ceilings = environment["ceilings"]
-        self.events.on_environment(state.env_id, environment)
         return worker
 
-    def _confirmed(self, record: Record, number: str, timing_s: float) -> Record:
+    def _start_judge(self) -> None:
+        """Start a judge that imports nothing foreign, and let it describe the environment."""
+        state = self.state
+        self.judge = judge = self.start.judge(state.ceilings)
+        judge.wait_until_ready(START_TIMEOUT_S)
+        assert judge.env_id is not None and judge.environment is not None
+        state.env_id, state.environment = judge.env_id, judge.environment
+        self.events.on_environment(judge.env_id, judge.environment)
+
+    def _is_too_fast(self, record: Record, worker: WorkerProcess) -> str | None:
+        """Say that a foreign backend's time is below what this process has measured, or return None."""
+        numbers = record.numbers
+        confirmed = getattr(registry.suite(record.case.suite), "driver_times", False)
+        if not (confirmed and self.household.guest) or worker.has_partner:
+            return None
+        times = [numbers.get(name) for name in ("latency_s", "issue_s")]  # calls in a row wait for the host
+        return too_fast(max((each for each in times if each), default=None), worker.least_call_s)
+
+    def _confirmed(self, record: Record, number: str, worker: WorkerProcess) -> Record:
         """Return the record if it agrees with the judge and with this process's clock, or a wrong one."""
-        if record.status is not Status.OK or self.judge is None:
+        if record.status is not Status.OK or self.judging is None:
             return record
-        entered = self.judge.entered(number)
+        entered = self.judging.entered(number)
         problem = (
             "the judge has ended, so that nothing confirms the record"
             if entered is None
-            else contradiction(record, entered, timing_s)
+            else contradiction(record, entered, worker.timing_s) or self._is_too_fast(record, worker)
         )
         if problem is None:
             return record

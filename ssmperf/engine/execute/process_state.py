@@ -1,27 +1,20 @@
-"""The state of a process that a backend can leave changed for its neighbours, as a snapshot.
+"""What a foreign backend has replaced in its process, by snapshots.
 
-Two snapshots, before a backend is imported and after its first call, show its left-overs. Most
-differences are of kind `restart`: a fresh process cures them. A function mode that is left on, a replaced
-clock and a replaced function of the suite are of kind `wrong`: measurements since cannot be trusted.
+Two snapshots, before a plug-in is imported and after a case, show what it replaced: a function of the suite
+or one that it calls, a clock, a kernel of torch, or an entry of the registry; and modes that it left on.
+Measurements since cannot be trusted. Other settings are not read: a foreign backend has its process to
+itself, and harms nobody but itself by them.
 
-Libraries change a process honestly when they are loaded: they start pools of threads and helper processes,
-add names to modules, add search paths at the end of a list, and torch's compiler sets variables of its own
-and wraps three functions. That is no difference. A pool counts only if it keeps running while this process
-sleeps.
-
-Not read, because nothing shows it: callbacks of `atexit` and audit hooks, calls patched in machine code,
-modes and hooks of other threads than the calling one, hooks on tensors, work left on a GPU, processes that
-left this one's descendants, and code that puts everything back before the snapshot is taken.
+Torch's compiler wraps three functions when it is first used. That is no difference. Not seen are calls
+patched in machine code, modes of other threads, attributes of instances, and what is put back in time.
 """
 
 from __future__ import annotations
 
 import builtins
-import enum
 import functools
 import importlib
 import operator
-import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,18 +22,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-import torch
-
-from ssmperf.engine.cases.record import one_line
-from ssmperf.engine.machine.activity import (
-    MOST_IDLE_SHARE,
-    PATIENCE_S,
-    children,
-    idle_share,
-    number_of_threads,
-    python_threads,
-)
-from ssmperf.engine.machine.process_settings import MODES, Extensible, Secret, Unreadable, read_settings
+from ssmperf.engine.machine.process_settings import MODES
 from ssmperf.engine.registry import tables
 
 SUITE = ("cases", "registry", "plan", "layers", "operands", "machine", "judge", "measure", "runs", "tune",
@@ -54,9 +36,6 @@ NEIGHBOURS = ("builtins", "torch", "torch.Tensor", "torch._C", "torch._C.TensorB
 # torch's compiler wraps them when it is first used.
 WRAPPED_BY_TORCH = ("torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
 OWN_STATE = ("_layers", "_notes")  # of ssmperf.engine.tune.tables: which configurations are in force
-OF_LIBRARIES = ("tqdm_monitor",)  # threads that libraries start at first use, and that sleep
-_SHOWN = {int, float, str, torch.dtype, torch.device, type(None)}  # types whose values are part of a message
-_COMPARED = {*_SHOWN, bool, Secret, Unreadable}  # types whose values are compared; all others are by identity
 _CALLABLE = (FunctionType, type, ModuleType, property, staticmethod, classmethod, functools.cached_property,
              GetSetDescriptorType, MemberDescriptorType)  # fmt: skip
 _CODE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__", "__closure__")
@@ -64,59 +43,29 @@ _CONSTANTS = (int, float, complex, str, bytes, tuple, frozenset)
 _MISSING = object()
 
 
-class DifferenceKind(enum.StrEnum):
-    """The kind of a difference: a restart cures it, or the results since are wrong."""
-
-    RESTART = "restart"
-    WRONG = "wrong"
-
-
-class Difference(str):
-    """A difference between two snapshots in plain words, with its kind."""
-
-    kind: DifferenceKind
-
-    def __new__(cls, text: str, kind: DifferenceKind = DifferenceKind.RESTART) -> Difference:
-        made = super().__new__(cls, text)
-        made.kind = kind
-        return made
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state that `take` has read.
 
-    settings: values by name in words; a value that is a mapping holds one per key.
+    modes: those of torch, by name in words.
     modules: objects that Python imports by the names of the modules that are watched.
     names: values of the names in those modules, and in their classes.
     codes: the code, defaults and closure of functions. entries: the fields of what is registered, by label.
-    threads: names of Python's threads, by identifier. tasks: the number of all threads of this process.
-    children: commands of the processes that this one has started, by process id.
-    idle_share: CPU time used while asleep, as a share of one core, or None if it was not measured.
     """
 
-    settings: Mapping[str, Any]
+    modes: Mapping[str, Any]
     modules: Mapping[str, Any]
     names: Mapping[str, Mapping[str, Any]]
     codes: Mapping[FunctionType, tuple[Any, ...]]
     entries: Mapping[str, tuple[Any, ...]]
-    threads: Mapping[int, str]
-    tasks: int
-    children: Mapping[int, str]
-    idle_share: float | None
 
     @classmethod
-    def take(cls, *, idle_s: float | None = None, patience_s: float = PATIENCE_S) -> Snapshot:
-        """Read the state of this process, from its main thread. The first call imports the whole suite.
-
-        idle_s: also sleep this long and see whether something keeps running, again and again for at most
-            `patience_s` while something does.
-        """
+    def take(cls) -> Snapshot:
+        """Read the state of this process, from its main thread. The first call imports the whole suite."""
         _import_suite()
-        share = None if idle_s is None else idle_share(idle_s, patience_s)
         spaces = _watch()
         return cls(
-            settings=read_settings(),
+            modes={words: reader() for words, reader in MODES.items()},
             modules={label: sys.modules.get(label) for label in spaces},
             names={
                 label: {name: value for name, value in vars(each.space).items() if name not in OWN_STATE}
@@ -124,95 +73,61 @@ class Snapshot:
             },
             codes=_codes(spaces.values()),
             entries=dict(_entries()),
-            threads=python_threads(),
-            tasks=number_of_threads(),
-            children=children(os.getpid()),
-            idle_share=share,
         )
 
-    def difference(self, later: Snapshot) -> list[Difference]:
-        """Name the differences of a later snapshot of the same process, the graver kind first."""
-        found = [
-            *self._settings(later),
-            *self._replaced(later),
-            *self._codes(later),
-            *self._entries(later),
-            *self._running(later),
-        ]
-        return sorted(dict.fromkeys(found), key=lambda each: each.kind is not DifferenceKind.WRONG)
+    def difference(self, later: Snapshot) -> list[str]:
+        """Name the differences of a later snapshot of the same process."""
+        return [*self._modes(later), *self._replaced(later), *self._codes(later), *self._entries(later)]
 
-    def _settings(self, later: Snapshot) -> Iterator[Difference]:
-        for words, before in self.settings.items():
-            after = later.settings[words]
-            kind = DifferenceKind.WRONG if words in MODES else DifferenceKind.RESTART
-            if isinstance(before, Mapping) and isinstance(after, Mapping):
-                for key in dict.fromkeys([*before, *after]):
-                    old, new = before.get(key, _MISSING), after.get(key, _MISSING)
-                    if not _same(old, new):
-                        yield Difference(_change(f"{words} {key}", old, new), kind)
-            elif not _same(before, after):
-                yield Difference(_change(words, before, after), kind)
+    def _modes(self, later: Snapshot) -> Iterator[str]:
+        for words, before in self.modes.items():
+            after = later.modes[words]
+            if before != after and isinstance(after, Mapping) and after.keys() - before.keys():
+                yield f"{words} {', '.join(after.keys() - before.keys())} is on"
+            elif before != after:
+                yield f"{words} was changed"
 
-    def _replaced(self, later: Snapshot) -> Iterator[Difference]:
+    def _replaced(self, later: Snapshot) -> Iterator[str]:
         for label, before in self.modules.items():
             if later.modules[label] is not before:
-                yield Difference(f"the module {label} was replaced or removed", DifferenceKind.WRONG)
+                yield f"the module {label} was replaced or removed"
         for label, names in self.names.items():
             after = later.names[label]
             if names.keys() != after.keys() or not all(map(operator.is_, names.values(), after.values())):
                 yield from _replaced_names(label, names, after)
 
-    def _codes(self, later: Snapshot) -> Iterator[Difference]:
+    def _codes(self, later: Snapshot) -> Iterator[str]:
         for function, before in self.codes.items():
             after = later.codes.get(function)
             if after is not None and not _identical(before, after):
                 where = f"{function.__module__}.{function.__qualname__}"
-                yield Difference(f"the code of {where} was replaced", DifferenceKind.WRONG)
+                yield f"the code of {where} was replaced"
 
-    def _entries(self, later: Snapshot) -> Iterator[Difference]:
+    def _entries(self, later: Snapshot) -> Iterator[str]:
         for label, before in self.entries.items():
             after = later.entries.get(label)
             if after is None:
-                yield Difference(f"the {label} is registered no more", DifferenceKind.WRONG)
+                yield f"the {label} is registered no more"
             elif not _identical(before, after):
-                yield Difference(f"the {label} was changed after it was registered", DifferenceKind.WRONG)
-
-    def _running(self, later: Snapshot) -> Iterator[Difference]:
-        for identifier, name in later.threads.items():
-            if identifier not in self.threads and name not in OF_LIBRARIES:
-                yield Difference(f"the thread {one_line(name)!r} was left behind")
-        for pid, command in later.children.items():
-            if pid not in self.children:
-                yield Difference(f"the process {one_line(command)[:60]!r} was left behind")
-        if later.idle_share is not None and later.idle_share > MOST_IDLE_SHARE:
-            threads = f"{later.tasks} threads, {self.tasks} before"
-            yield Difference(f"a thread keeps running ({later.idle_share:.0%} CPU while idle; {threads})")
+                yield f"the {label} was changed after it was registered"
 
 
-def _replaced_names(label: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+def _replaced_names(label: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Compare the values of the names in one module or class."""
     suite = label.startswith("ssmperf.")
-
-    def kind(name: str) -> DifferenceKind:
-        return (
-            DifferenceKind.WRONG
-            if suite or label in CLOCKS or name in _used_names()
-            else DifferenceKind.RESTART
-        )
-
-    for name, old in before.items():
-        new = after.get(name, _MISSING)
+    watched = before if suite or label in CLOCKS else before.keys() & _used_names()
+    for name in watched:
+        old, new = before[name], after.get(name, _MISSING)
         if (
-            new is old
-            or not _counts(old, suite=suite)
-            or _equal(old, new)
-            or _by_torch(f"{label}.{name}", new)
+            new is not old
+            and _counts(old, suite=suite)
+            and not _equal(old, new)
+            and not _by_torch(f"{label}.{name}", new)
         ):
-            continue
-        yield Difference(f"{label}.{name} was {'removed' if new is _MISSING else 'replaced'}", kind(name))
+            yield f"{label}.{name} was {'removed' if new is _MISSING else 'replaced'}"
     hidden = _hidden_names(_spaces[label].space) if suite or isinstance(_spaces[label].space, type) else set()
-    for name in (after.keys() - before.keys()) & hidden:
-        yield Difference(f"{label}.{name} hides the former {name}", kind(name))
+    for name in (after.keys() - before.keys()) & hidden & _used_names():
+        yield f"{label}.{name} hides the former {name}"
 
 
 def _hidden_names(space: Any) -> set[str]:
@@ -367,32 +282,3 @@ def _by_torch(where: str, new: Any) -> bool:
     wrappers = (sys.modules.get(name) for name in ("torch._compile", "torch._dynamo.mutation_guard"))
     scope = getattr(new, "__globals__", None)
     return where in WRAPPED_BY_TORCH and any(module and scope is vars(module) for module in wrappers)
-
-
-def _same(before: Any, after: Any) -> bool:
-    """Tell whether a setting is as before. An object's own idea of equality is not asked."""
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, (tuple, Extensible)):
-        kept = after[: len(before)] if isinstance(before, Extensible) else after
-        return len(before) == len(kept) and all(map(_same, before, kept))
-    return before is after or (type(before) in _COMPARED and bool(before == after))
-
-
-def _change(words: str, before: Any, after: Any) -> str:
-    """Say how a setting has changed."""
-    if isinstance(after, Unreadable):
-        return f"{words} cannot be read ({after.reason})"
-    if after is _MISSING:
-        return f"{words} was removed"
-    if isinstance(after, bool):
-        return f"{words} is {'on' if after else 'off'}"
-    if before is _MISSING:
-        return f"{words} was added"
-    if _is_shown(before) and _is_shown(after):
-        return one_line(f"{words} is {after}, not {before}")
-    return f"{words} changed"
-
-
-def _is_shown(value: Any) -> bool:
-    return type(value) in _SHOWN or (type(value) is tuple and all(map(_is_shown, value)))

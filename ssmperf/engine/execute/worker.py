@@ -2,10 +2,11 @@
 
 A nursery forks it and calls `main` with a `WorkerConfig` and three inherited descriptors (`requests`,
 `answers`, `judge`; also `partner` if there is one to take turns with). Requests and answers are JSON, one
-object per line. The first answer is `{"env_id", "environment"}`: the worker is ready. A request is `{"case",
+object per line. The first answer is `{"ready"}`. A request is `{"case",
 "number", "pair"}`, where `pair` is `Partner.pair`; its answer is `{"record", "healthy", "forked"}`. Before
 it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made, "timing" while
-calls are being timed, "waiting" during the partner's turns, "backend" when other time counts against the
+calls are being timed, "waiting" during the partner's turns, "windows" when the driver may ask for
+[calls, writes], one line each and null at the end, "backend" when other time counts against the
 backend again; the latter has a `{"progress"}` text during a search or a training. All messages about a
 request have its number. stdout and stderr go to the log.
 
@@ -24,10 +25,11 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
@@ -38,8 +40,7 @@ from ssmperf.engine.tune import tables
 from ssmperf.errors import BrokenContract, SsmperfError, Unsupported, UnsupportedValues
 
 if TYPE_CHECKING:
-    from ssmperf.engine.execute.process_state import Difference, Snapshot
-    from ssmperf.engine.registry.declarations import Backend
+    from ssmperf.engine.execute.process_state import Snapshot
 
 PR_SET_PDEATHSIG = 1
 ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend may exit with 0
@@ -55,11 +56,11 @@ OUT_OF_MEMORY_WORDS = (
 def main(config: dict[str, Any]) -> None:
     """Answer requests until the pipe closes."""
     faulthandler.enable()
-    requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
-    context, environment = _prepare(config, answers)
+    requests = os.fdopen(config["requests"], "r")
+    answers = _Answers(config["answers"], requests)
+    context = _prepare(config, answers)
     _limit_memory(config)
     from ssmperf.engine.execute.process_state import Snapshot  # imports torch
-    from ssmperf.engine.machine.activity import IDLE_S
 
     initial = Snapshot.take()
     for plugin in config["plugins"]:
@@ -67,9 +68,7 @@ def main(config: dict[str, Any]) -> None:
     tables.force(tables.from_json(config["rows"], strict=False))
     gc.collect()
     gc.freeze()  # so that collections see the cases' objects alone: a millisecond, for a tenth of a second
-    answers.send({"env_id": context.env_id, "environment": environment})
-    seen: set[tuple[str, str]] = set()  # built-in backends are looked at after their first case
-    loaded: set[tuple[str, str]] = set()
+    answers.send({"ready": True})
     for count, line in enumerate(requests):
         request = json.loads(line)
         case, answers.number = Case.from_json(request["case"]), request["number"]
@@ -79,40 +78,14 @@ def main(config: dict[str, Any]) -> None:
             if request["pair"] is not None:
                 keep_freed_memory()
         if case.device == "cpu" and "cpu" in registry.suite(case.suite).fresh_process:
-            run_case_in_fork(case, context, answers)
+            run_case_in_fork(case, context, answers, initial)
             continue
-        guest = context.is_guest(case)
-        if guest and (case.owner, case.backend) not in loaded:
-            loaded.add((case.owner, case.backend))
-            initial = after_imports(initial, context.backend(case))
-        record = run_case(case, context)
-        differences = []
-        watched = guest and count % config["watch_every"] == 0
-        if watched or (case.owner, case.backend) not in seen:
-            seen.add((case.owner, case.backend))
-            differences = initial.difference(Snapshot.take(idle_s=IDLE_S if guest else None))
-        record = blame(record, differences)
+        watched = count % config["watch_every"] == 0
+        record, differences = watched_case(case, context, initial if watched else None)
         if config["shared"]:
             give_back(config["device"])
         healthy = _healthy(config, record) and not context.broken and not differences
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
-
-
-def after_imports(initial: Snapshot, backend: Backend) -> Snapshot:
-    """Import the packages of a built-in peer, and take the process as it then is for its initial state.
-
-    Some set environment variables. A process for each of their cases would spend its time on imports. Where
-    the imports have changed what results depend on, the state before counts.
-    """
-    from ssmperf.engine.execute.process_state import DifferenceKind, Snapshot
-
-    if backend.loads is None or registry.file_of("backend", f"{backend.of}/{backend.name}") is not None:
-        return initial
-    with contextlib.suppress(Exception):  # the case itself will report it
-        backend.loads()
-    later = Snapshot.take()
-    wrong = any(each.kind is DifferenceKind.WRONG for each in initial.difference(later))
-    return initial if wrong else later
 
 
 def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], ...] = ()) -> Record:
@@ -152,7 +125,21 @@ def ended_by(error: BaseException) -> tuple[Status, str, dict[str, Any]]:
     return status, failure.reason, {TRACEBACK: failure.traceback} if failure.traceback else {}
 
 
-def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
+def watched_case(case: Case, context: Any, initial: Snapshot | None) -> tuple[Record, list[str]]:
+    """Run a case and say what a foreign backend has replaced in this process since a snapshot."""
+    from ssmperf.engine.execute.process_state import Snapshot
+    from ssmperf.engine.trial.client import RemoteJudge
+
+    record = run_case(case, context)
+    if initial is None or not context.is_guest(case):
+        return record, []
+    differences = initial.difference(Snapshot.take())
+    if type(context.judge) is not RemoteJudge:
+        differences.append("the judge's client was replaced")
+    return blame(record, differences), differences
+
+
+def run_case_in_fork(case: Case, context: Any, answers: _Answers, initial: Snapshot) -> None:
     """Run one case in a forked child. If the child dies without answering, die the same way."""
     with contextlib.suppress(SsmperfError, ImportError):  # the case itself will report it
         registry.backend(case.owner, case.backend)  # import it here, once for all forks
@@ -161,7 +148,8 @@ def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
         _die_with_parent(parent)
         answers.adopt()
         _forget_threads()
-        answers.send({"record": run_case(case, context).to_json(), "healthy": True, "forked": True})
+        record, _ = watched_case(case, context, initial)
+        answers.send({"record": record.to_json(), "healthy": True, "forked": True})
         sys.stdout.flush()
         os._exit(ANSWERED)
     _, ending = os.waitpid(child, 0)
@@ -187,14 +175,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in OUT_OF_MEMORY_WORDS)
 
 
-def blame(record: Record, differences: Sequence[Difference]) -> Record:
+def blame(record: Record, differences: Sequence[str]) -> Record:
     """Make a case `wrong` whose backend left modes or replaced functions behind; log every difference."""
     for difference in differences:
-        print(f"{record.case}: {difference} ({difference.kind})", file=sys.__stderr__, flush=True)
-    wrong = [difference for difference in differences if difference.kind == "wrong"]
-    if not wrong or record.status is not Status.OK:
+        print(f"{record.case}: {difference}", file=sys.__stderr__, flush=True)
+    if not differences or record.status is not Status.OK:
         return record
-    reason = f"it leaves the process changed: {'; '.join(wrong[:3])}"
+    reason = f"it leaves the process changed: {'; '.join(differences[:3])}"
     command = {"command": record.numbers.get("command")}
     return Record(record.case, Status.WRONG, reason, record.env_id, command)
 
@@ -209,12 +196,10 @@ def _failed(case: Case, context: Any, status: Status, reason: str, **numbers: An
     return Record(case, status, reason, context.env_id, {"command": context.command(case), **numbers})
 
 
-def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:
+def _prepare(config: dict[str, Any], answers: _Answers) -> Any:
     import torch
 
     from ssmperf.engine.execute.context import Context, Settings
-    from ssmperf.engine.machine.ceilings import measure_ceilings
-    from ssmperf.engine.machine.environment import capture, env_id
     from ssmperf.engine.plan.run_options import RunOptions
     from ssmperf.engine.processes.partner import Partner
     from ssmperf.engine.registry.cost import Ceilings
@@ -228,17 +213,15 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         torch.set_num_threads(config["threads"])
     warm_up(config["device"])
     registry.models()
-    known = config["ceilings"]
-    ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
-    environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
     options, scale = RunOptions.from_json(config["options"]), Preset.from_json(config["scale"])
-    context = Context(
+    return Context(
         config["device"],
-        env_id(environment),
+        config["env_id"],
         Settings.of(scale, autotune=config["autotune"]),
-        ceilings,
+        Ceilings.from_json(config["ceilings"]),
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
+        on_windows=partial(answers.make_windows, config["device"]),
         options=options,
         words=tuple(config["words"]),
         nonce=options.nonce or 0,
@@ -248,7 +231,6 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
         specific=config["specific"],
     )
-    return context, environment
 
 
 def warm_up(device: str) -> None:
@@ -310,13 +292,32 @@ def _die_with_parent(parent: int) -> None:
 class _Answers:
     """The pipe to the driver. A process that a backend forked off exits instead of answering too."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
+    def __init__(self, descriptor: int, requests: IO[str]) -> None:
+        self._pipe, self._pid, self._requests = os.fdopen(descriptor, "w"), os.getpid(), requests
         self.number: str | None = None
 
     def adopt(self) -> None:
         """Allow the current process, a fork, to answer."""
         self._pid = os.getpid()
+
+    def make_windows(self, device: str, call: Callable[[], Any], fresh: Callable[[], None]) -> None:
+        """Write values and make calls as often as the driver asks, time and again, until it asks for none.
+
+        fresh: writes values for a call.
+        """
+        import torch
+
+        self.send({"phase": "windows"})
+        while asked := json.loads(self._requests.readline()):
+            calls, writes = asked
+            for number in range(max(calls, writes)):
+                if number < writes:
+                    fresh()
+                if number < calls:
+                    call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            self.send({"phase": "windows"})
 
     def send(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:

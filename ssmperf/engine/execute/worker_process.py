@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.processes.names import signal_name
 from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.trial.windows import clock_of, least_call_s
 from ssmperf.errors import UnreadableRun, WorkerFailed
 
 WORKER = "ssmperf.engine.execute.worker"  # the module that the process runs
@@ -40,7 +41,7 @@ class WorkerConfig:
     options: those of the run. scale: the run's preset with them applied. words: for the commands that repeat
         cases.
     memory_limit_bytes: address space that the worker may add, on a CPU.
-    ceilings: those that an earlier worker of this device has measured, or None.
+    env_id, ceilings: those of the device, from its judge.
     rows: the rows of a file of configurations.
     threads: number of torch's threads on a CPU; None means torch's default.
     unfinished, specific, watch_every: see `LocalExecutor`.
@@ -52,7 +53,8 @@ class WorkerConfig:
     options: Mapping[str, Any]
     scale: Mapping[str, Any]
     memory_limit_bytes: int
-    ceilings: Mapping[str, Any] | None
+    env_id: str
+    ceilings: Mapping[str, Any]
     autotune: bool
     rows: Mapping[str, Any]
     words: tuple[str, ...]
@@ -81,7 +83,7 @@ class WorkerProcess:
         log: Path,
         partner: Partner | None = None,
     ) -> None:
-        self.log, self._words, self._partner = log, config.words, partner
+        self.log, self._words, self._partner, self._device = log, config.words, partner, config.device
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
         inherited = {"requests": requests_read, "answers": answers_write, "judge": judge_socket}
@@ -99,20 +101,25 @@ class WorkerProcess:
             os.close(requests_read)
             os.close(answers_write)
         self._buffer = b""
-        self.env_id: str | None = None
+        self.env_id = config.env_id
         self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
         self.waited_s = 0.0  # by the same clock, how long it waited for its partner
         self.reference_s = 0.0  # and how long its values and their references were made
+        self.least_call_s: float | None = None  # by the driver's clock; None if it has timed no call
         self.used = False  # whether a case has run in this process, not in a fork of it
 
-    def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
-        """Wait for the worker's first message; return the id of its environment, and the environment.
+    @property
+    def has_partner(self) -> bool:
+        return self._partner is not None
+
+    def wait_until_ready(self) -> None:
+        """Wait for the worker's first message.
 
         Raises:
             WorkerFailed: the worker died or took too long.
         """
         try:
-            message = self._receive(time.monotonic() + START_TIMEOUT_S)
+            self._receive(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError:
             raise WorkerFailed(
                 f"a worker was not ready within {START_TIMEOUT_S:g} s (log: {self.log})"
@@ -120,8 +127,6 @@ class WorkerProcess:
         except EOFError:
             reason = self._ending().reason
             raise WorkerFailed(f"a worker could not start: {reason} (its log: {self.log})") from None
-        self.env_id = message["env_id"]
-        return message["env_id"], message["environment"]
 
     def run(
         self,
@@ -139,6 +144,7 @@ class WorkerProcess:
         """
         phase, limit_s, progress = "backend", timeout_s, ""
         self.timing_s, self.waited_s, self.reference_s, began_s = 0.0, 0.0, 0.0, time.monotonic()
+        self.least_call_s = None
         ends_s = began_s + limit_s
         self._log_start = self.log.stat().st_size  # logs of earlier cases say nothing of this one
         forged = 0
@@ -156,6 +162,9 @@ class WorkerProcess:
                     self.timing_s += spent_s
                 if before == "oracle":
                     self.reference_s += spent_s
+                if phase == "windows":
+                    self._time_windows(number, ends_s)
+                    continue
                 if phase == "waiting":
                     left_s, ends_s = ends_s - now_s, math.inf
                 elif before == "waiting":
@@ -168,6 +177,7 @@ class WorkerProcess:
                     on_progress(text)
                     progress = f" ({text})"
             record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
+            record = replace(record, env_id=self.env_id)
             self.used = not message["forked"]
         except TimeoutError:
             problem = "the oracle gave no answer" if phase == "oracle" else "no answer"
@@ -182,6 +192,18 @@ class WorkerProcess:
         if forged or self._more():
             return self._lost(case, Status.WRONG, "it wrote to the pipe of the suite's answers"), False
         return record, healthy
+
+    def _time_windows(self, number: str, ends_s: float) -> None:
+        """Let the worker make calls, and time them by this process's clock; the least of all counts."""
+
+        def make(calls: int, writes: int) -> None:
+            os.write(self._requests, f"[{calls}, {writes}]\n".encode())
+            while self._receive(ends_s).get("number") != number:
+                pass
+
+        least_s = least_call_s(make, clock_of(self.child.pid, self._device))
+        os.write(self._requests, b"null\n")
+        self.least_call_s = min(least_s, self.least_call_s or least_s)
 
     def close(self) -> None:
         """Kill the process and everything that it started, and wait for it."""

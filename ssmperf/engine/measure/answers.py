@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_memmove = ctypes.memmove  # as it is before any backend runs
 ROUNDINGS = 8.0
 ROW = 512  # numbers at least, if there are as many, that one product of a projection takes
 
@@ -56,13 +58,32 @@ def tensors_of(result: Any) -> list[Tensor]:
     return list(_tensors(result))
 
 
-def copied(result: Any) -> Any:
-    """Copy a call's result, with all of its tensors."""
+def copied(result: Any, copy: Callable[[Tensor], Tensor]) -> Any:
+    """Copy a call's result, each of its tensors by a function."""
     if isinstance(result, Tensor):
-        return result.detach().clone()
+        return copy(result)
     if isinstance(result, (tuple, list)):
-        return type(result)(copied(each) for each in result)
+        return type(result)(copied(each, copy) for each in result)
     return result
+
+
+def raw_copy(x: Tensor) -> Tensor:
+    """Copy a tensor by its address, with its strides, to memory that nobody else knows.
+
+    On a CPU no operator of torch reads the tensor. On a GPU one does, by another tensor at its address.
+    """
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
+    nbytes = reach * x.element_size() if x.numel() else 0
+    alias = torch.empty(0, dtype=x.dtype, device=x.device)
+    if x.device.type == "cpu":
+        made = torch.empty(nbytes, dtype=torch.uint8)
+        _memmove(made.data_ptr(), x.data_ptr(), nbytes)
+        alias.set_(made.untyped_storage(), 0, x.shape, x.stride())
+    else:
+        storage: Any = torch._C._construct_storage_from_data_pointer(x.data_ptr(), x.device, nbytes)
+        alias = alias.set_(storage, 0, x.shape, x.stride()).clone()
+    alias = alias.conj() if x.is_conj() else alias
+    return alias._neg_view() if x.is_neg() else alias
 
 
 def norm(x: Tensor) -> float:

@@ -140,8 +140,8 @@ class Variation:
         """Blend the two bases, at each time step in one of two secret proportions; states in one of them.
 
         Joint operands are those of the base that has the larger proportion at the step. Where the times of
-        mixtures and combinations are compared, gates are those of the second base in another order: kernels
-        take more time where decay is strong, and a blend of two draws has less of that than either.
+        mixtures and combinations are compared, gates are those of one base or the other in another order:
+        kernels take more time where decay is strong, and a blend of two draws has less of that than either.
         """
         if self.pass_ == BACKWARD:
             pairs = [("", buffers.grad_output, self.first.grad_output, self.second.grad_output)]
@@ -157,7 +157,7 @@ class Variation:
         less = self._less(drawn)
         for name, into, first, second in pairs:
             if self.combines and name.startswith(LOG_GATE) and name not in self.joint:
-                write(_moved(second, drawn.seed), into)
+                write(_shuffled(first, second, drawn.seed), into)
                 continue
             shape = tuple(second.shape[:2])
             if shape not in shares:
@@ -179,13 +179,23 @@ def linear_operands(linear: tuple[str, ...], *, level: str, equivalent: bool) ->
     return linear if level == "op" and equivalent else ()
 
 
-def _moved(gate: Tensor, seed: int) -> Tensor:
-    """Move a gate (B, T, heads or channels, …) round by secret amounts, of time by whole turns, if at all."""
+def _shuffled(first: Tensor, second: Tensor, seed: int) -> Tensor:
+    """Make gates (B, T, heads or channels, …) of two draws: each turn of a head is one of either draw's.
+
+    Both are moved round by secret amounts before, of time by whole turns, if at all.
+    """
     secret = random.Random(f"gates of {seed}")
-    B, T, *rest = gate.shape
+    B, T, *rest = second.shape
     turns = T // TURN if T % TURN == 0 else 1
-    shifts = [secret.randrange(B), TURN * secret.randrange(turns), *map(secret.randrange, rest[:1])]
-    return torch.roll(gate, shifts, tuple(range(len(shifts))))
+    moved = []
+    for gate in (first, second):
+        shifts = [secret.randrange(B), TURN * secret.randrange(turns), *map(secret.randrange, rest[:1])]
+        moved.append(torch.roll(gate, shifts, tuple(range(len(shifts)))))
+    generator = torch.Generator().manual_seed(secret.randrange(MOST_SEED))
+    heads = torch.rand((B, turns, *rest[:1]), generator=generator).lt(0.5).to(second.device)
+    heads = heads.repeat_interleave(T // turns, 1)
+    one, other = moved
+    return torch.where(heads.view(*heads.shape, *[1] * (second.dim() - heads.dim())), one, other)
 
 
 def _combine(into: Tensor, first: Tensor, second: Tensor, weights: tuple[float, float]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ssmperf.engine.processes import surroundings
 from ssmperf.engine.processes.nursery_process import LONGEST_MESSAGE
 
 NURSERY = "ssmperf.engine.processes.nursery_process"  # the module that the process runs
@@ -46,6 +47,7 @@ class Nursery:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
+                    env=surroundings.variables(),
                     start_new_session=True,
                     pass_fds=(theirs.fileno(),),
                 )

@@ -16,11 +16,13 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ssmperf.engine.cases.failure import failure_of
+from ssmperf.engine.processes import surroundings
 from ssmperf.engine.registry import tables
 from ssmperf.errors import PluginError, SsmperfError, UnknownName
 
@@ -45,6 +47,7 @@ plugin_files: list[Path] = []
 _discovered: set[str] = set()  # packages of which all is imported
 _begun: set[str] = set()  # and those of which something is
 _importing = threading.RLock()
+_takes_installed = True
 
 
 class BesideThePackage:
@@ -87,6 +90,20 @@ def discover(package: str) -> None:
         except BaseException:
             _begun.discard(package)
             raise
+
+
+def import_built_in() -> None:
+    """Import the built-in models, backends and suites without installed plug-ins, for processes to fork."""
+    for package in ("impls", "suites"):
+        for module in _registering(package):
+            import_once(module)
+    import_all(MODELS)
+
+
+def leave_out_installed() -> None:
+    """Load no installed plug-in in this process from now on."""
+    global _takes_installed
+    _takes_installed = False
 
 
 def import_all(package: str) -> None:
@@ -153,6 +170,16 @@ def import_once(module: str) -> None:
             importlib.import_module(module)
         finally:
             tables.loading.pop()
+
+
+def load_plugin_apart(path: str | os.PathLike[str]) -> None:
+    """Import a plug-in file in a thread of its own, which alone keeps a niceness that the file sets.
+
+    Raises:
+        PluginError, DuplicateName, UnknownName: as `load_plugin`.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(load_plugin, path).result()
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:
@@ -239,6 +266,12 @@ def foreign(kind: str, label: str) -> bool:
     return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
 
 
+def from_outside(kind: str, label: str) -> bool:
+    """Tell whether an entry is not built in: from a plug-in file, or from an installed one."""
+    origin = _origin(kind, label)
+    return origin is not None and not _built_in(origin.module)
+
+
 def from_peers(label: str) -> bool:
     """Tell whether a backend, OWNER/NAME, is built in around a kernel of another package."""
     origin = tables.origins.get(("backend", label))
@@ -317,7 +350,8 @@ def _all_or_nothing(source: str) -> Iterator[None]:
     loaded = len(plugin_files)
     tables.loading.append(source)
     try:
-        yield
+        with surroundings.watched():
+            yield
     except BaseException as error:
         forget(set(tables.origins) - known, set(sys.modules) - modules)
         _discovered.intersection_update(discovered)
@@ -345,7 +379,8 @@ def _noted_in_environment(file: Path) -> Iterator[None]:
 
 
 def _entry_points(group: str) -> Iterator[importlib.metadata.EntryPoint]:
-    yield from importlib.metadata.entry_points(group=group)
+    if _takes_installed:
+        yield from importlib.metadata.entry_points(group=group)
 
 
 def _load_entry_point(point: importlib.metadata.EntryPoint) -> None:

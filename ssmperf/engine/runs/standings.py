@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.runs.store import Run
 
 COMPETES, BESIDE = "competes", "beside"
+MOST_TIED = 1.25  # times the least value: what shares its place is not above it
 MOST_COPIES = 4  # of operands and results, which read and write them once each
 ADDED = "added_s"  # the time of prepare and finish, in a record whose latency has it
 PARTS = ("prepare_s", "finish_s")
@@ -137,7 +138,7 @@ class Envelopes:
 
 
 def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> list[bool]:
-    """Tell which of several values share the first place: those whose interval overlaps that of the least.
+    """Tell which of several values share the first place: near the least, with an interval that overlaps.
 
     values: each with the ends of its interval; None for an end that is not known, which is then the value.
     """
@@ -145,7 +146,9 @@ def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> 
         return []
     least, _, end = min(values, key=lambda each: each[0])
     reach = least if end is None else max(least, end)
-    return [(value if low is None else min(value, low)) <= reach for value, low, _ in values]
+    most = MOST_TIED * least
+    lows = (value if low is None else min(value, low) for value, low, _ in values)
+    return [value[0] <= most and low <= reach for value, low in zip(values, lows, strict=True)]
 
 
 def with_native_parts(record: Record) -> Record:
@@ -301,7 +304,7 @@ def _standing(record: Record, incorrect: Iterable[Record], beyond: tuple[str, st
         return Standing(str(record.status), reason=record.reason)
     record = with_native_parts(record)
     too_fast = [*_too_fast(record.numbers)]
-    against = [*_declared(record.numbers), *([beyond] if beyond else []), *too_fast]
+    against = [*_declared(record.numbers), *([beyond] if beyond else []), *too_fast, *_hides(record.numbers)]
     of_time = [*too_fast, *_with_parts(record)]
     found = dict([*against, *of_time])
     return Standing(
@@ -339,6 +342,13 @@ def _too_fast(numbers: Mapping[str, Any]) -> Iterator[Remark]:
         mark = f"{100 * fraction:.0f} % of the limit"
         act = "do its arithmetic" if numbers.get("limit") == "matmul" else "read its operands"
         yield mark, f"faster than this machine can {act}: {mark}"
+
+
+def _hides(numbers: Mapping[str, Any]) -> Iterator[Remark]:
+    """Say that a part of the work seems to be done while the graph is made."""
+    if hidden := _positive(numbers.get("hidden_s")):
+        mark = f"hides {_time(hidden)}"
+        yield mark, f"{mark}: forward and backward together take as much longer than apart"
 
 
 def _with_parts(record: Record) -> Iterator[Remark]:

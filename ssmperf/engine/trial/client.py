@@ -12,7 +12,7 @@ import torch
 from ssmperf.engine.judge.answer import Answer
 from ssmperf.engine.judge.verdict import Verdict
 from ssmperf.engine.trial.arena import Arena
-from ssmperf.engine.trial.judge import Question
+from ssmperf.engine.trial.question import Question
 from ssmperf.errors import JudgeFailed, Unsupported
 
 LONGEST_MESSAGE = 1 << 20
@@ -25,6 +25,8 @@ class RemoteJudge:
     number: the secret number of the case that is being run, under which the judge enters its verdicts.
     asked: how many verdicts it has entered under this number.
     """
+
+    __slots__ = ("_arena", "_sent", "_socket", "asked", "number")  # no instance may have methods of its own
 
     def __init__(self, descriptor: int, device: str) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -60,7 +62,7 @@ class RemoteJudge:
             raise torch.OutOfMemoryError(f"the judge has no room for its reference: {reply['failed']}")
         if "failed" in reply:
             raise JudgeFailed(f"the judge failed: {reply['failed']}", reply.get("traceback"))
-        self.asked += question.counts
+        self.asked += reply["counts"]
         return Verdict.from_json(reply["verdict"])
 
     def _ask(self, question: Question, answer: Answer) -> dict[str, Any]:

@@ -31,12 +31,12 @@ from ssmperf.engine.judge.reference import (
 )
 from ssmperf.engine.judge.tolerance import ROUNDED_AGAIN, relative_error
 from ssmperf.engine.judge.verdict import Verdict, judge_answer, label_of
-from ssmperf.engine.operands import variation
 from ssmperf.engine.operands.dtypes import dtype_of, widen
 from ssmperf.engine.operands.subject import Subject, subject_of
 from ssmperf.engine.operands.values import Values
-from ssmperf.engine.operands.variation import CallSecret, Variation
-from ssmperf.errors import UnknownName, Unsupported
+from ssmperf.engine.operands.variation import Variation
+from ssmperf.engine.trial.question import Question
+from ssmperf.errors import Unsupported
 
 # Bytes of references and values kept beyond those of the last case. On a GPU it is a share of the memory,
 # so that rounds of many cases need not make them again.
@@ -44,54 +44,14 @@ KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.3
 SMALLEST_CHANNEL = 1e-6  # of the largest one's energy; the phase of less is that of rounding errors
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question about the answer of a case's backend to a draw of its values, or to a variation of two.
-
-    number: of the draw; of the second one of a variation, whose first is `number` - 1.
-    bound: the error bound that the backend declares for these values.
-    equivalent: whether the backend computes the recurrence, and not a function of its own definition.
-    drawn: the variation; None for the draw itself.
-    ends: ends of the pieces of the sequence for which to measure the error, if any.
-    distance: whether to measure how far the output is from the recurrence's, for another function.
-    counts: whether the verdict decides about the case; that on a candidate of a search does not.
-    """
-
-    case: Case
-    number: int
-    with_state: bool = False
-    gradients: bool = False
-    bound: float | None = None
-    equivalent: bool = True
-    drawn: CallSecret | None = None
-    ends: tuple[int, ...] = ()
-    distance: bool = False
-    counts: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        drawn = None if self.drawn is None else variation.as_json(self.drawn)
-        return {**fields, "case": self.case.to_json(), "drawn": drawn, "ends": list(self.ends)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Question:
-        """Read the result of `to_json`."""
-        drawn = None if data["drawn"] is None else variation.from_json(data["drawn"])
-        case = Case.from_json(data["case"])
-        return cls(**{**data, "case": case, "drawn": drawn, "ends": tuple(data["ends"])})
-
-
 @dataclass
 class Judge:
     """Judges answers on one device.
 
-    load: loads the plug-ins, for a case whose recurrence, model or definition comes from one.
     kept_share: the share of a GPU's memory that references may take.
     """
 
     device: str
-    load: Callable[[], None] = lambda: None
     kept_share: float = KEPT_SHARE
     _kept: OrderedDict[tuple[object, ...], dict[Hashable, Any]] = field(default_factory=OrderedDict)
     _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)  # bytes kept, by operands
@@ -104,7 +64,6 @@ class Judge:
                 function without a definition of it.
         """
         case = question.case
-        self._know(case, own=not question.equivalent)
         reference = self._asked(question)
         verdict = judge_answer(answer, reference, dtype=dtype_of(case.dtype), bound=question.bound)
         if verdict.problems.keys() & set(map(label_of, small_results(reference))):
@@ -205,17 +164,6 @@ class Judge:
         if question.equivalent:  # the backend itself may be one that this process does not load
             return registry.recurrence(case.recurrence).definition
         return registry.backend(case.owner, case.backend).own_definition()
-
-    def _know(self, case: Case, *, own: bool) -> None:
-        """Load the plug-ins if the case is about something that is not built in."""
-        try:
-            registry.recurrence(case.recurrence)
-            if case.model is not None:
-                registry.model(case.model)
-            if own:
-                registry.backend(case.owner, case.backend)
-        except UnknownName:
-            self.load()
 
     def _subject(self, case: Case) -> Subject:
         return subject_of(case, self.device)

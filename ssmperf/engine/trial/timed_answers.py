@@ -9,8 +9,11 @@ one of each two, and if these take longer or shorter, the backend is wrong. The 
 differ, and some are made again, outside the time, and must be the same: all of them where few calls are
 timed, since chance could spare those that were left out. The memory that a timed call is likely to get is
 filled with NaN before it, so that a call which does not write its result cannot return an earlier one's.
-Judged in full are one untimed call, one combination drawn at random, and mixtures at random places, which all
-backends of a run share.
+
+A result is copied by its address, right behind the clock, into memory that the backend does not know: what
+would be computed at first use is never computed. It must be a plain tensor, and no mode of torch may have
+been left on. Judged in full are one untimed call, and calls that are drawn over all timed ones after they
+were made, combinations and mixtures alike.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from torch import Tensor
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.judge.answer import Answer, no_gradient
 from ssmperf.engine.judge.verdict import Verdict
-from ssmperf.engine.measure.answers import Projection, copied, norm, projected, tensors_of
+from ssmperf.engine.measure.answers import Projection, copied, norm, projected, raw_copy, tensors_of
 from ssmperf.engine.measure.passes import TimedPass
 from ssmperf.engine.operands.contract import Contract, malformed
 from ssmperf.engine.operands.values import Values
@@ -45,9 +48,10 @@ KINDS = (True, False)  # of each two timed calls where answers combine: on a mix
 FEWEST_COMPARED = 3  # calls of either kind whose times are compared: of the fewest, seven, there are as many
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
 SURE = 1e-5  # probability below which that is no chance; which calls are of which kind is drawn at random
-# From which timed calls on the next mixture is a shared one, one in each stretch; where answers combine, only
-# in the first.
-STRETCHES = ((0, 5), (5, 15), (15, 45), (45, 135))
+FULL = {True: 2, False: 3}  # timed calls judged in full, on mixtures and on combinations
+FULL_ALONE = 3  # the same where answers do not combine
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 
 Ask = Callable[[CallSecret, Answer], Verdict]
 
@@ -56,7 +60,7 @@ class TimedAnswers:
     """Observes the timed calls of one pass.
 
     ask: judges the answer to a draw.
-    shared: mixtures that are the same for all backends: one more than there are stretches.
+    probe: the mixture for the untimed call where answers do not combine, the same for all backends.
     eps: distance of 1 from the next number in the case's dtype.
     bound: the error bound that the backend declares.
     contract: of a forward call's result; None for a pass that returns gradients.
@@ -69,7 +73,7 @@ class TimedAnswers:
         variation: Variation,
         ask: Ask,
         *,
-        shared: Sequence[CallSecret],
+        probe: CallSecret,
         eps: float,
         bound: float | None,
         contract: Contract | None = None,
@@ -81,17 +85,13 @@ class TimedAnswers:
         self.drawn = SECOND
         self.draws: list[CallSecret] = []
         self.products: list[list[Tensor]] = []
-        self.probe, *mixtures = shared
-        stretches = STRETCHES[: 1 if variation.combines else None]
-        places = (self.secret.randrange(*stretch) for stretch in stretches)
-        self._shared = list(zip(places, mixtures, strict=False))  # by place; the next one is the first
+        self.probe = probe
         self._kinds: list[bool] = []  # of the calls that are left of a group
-        self._keeps = False  # whether the call's result is kept, to be judged in full
-        self._mixtures: list[tuple[CallSecret, Any]] = []
-        self._combination: tuple[CallSecret, Any] | None = None
+        self._kept: dict[bool, list[tuple[CallSecret, Any]]] = {True: [], False: []}  # by mixed or not
+        self._seen = {True: 0, False: 0}
+        self._modes = (0, 0)
         self.problem: str | None = None
         self.uneven: str | None = None  # a doubt that may be chance, and needs more calls
-        self._combinations = 0
         self._results: list[Tensor] = []  # without memory of their own
         self._projections: list[Projection] = []
         self._bases: list[tuple[float, ...]] = []  # products of two bases and their norms, by tensor
@@ -124,25 +124,41 @@ class TimedAnswers:
         if not timed:
             self._write(self.variation.draw(self.secret, mixed=self.secret.choice(KINDS)))
             return
-        mixed = self._is_mixed()
-        self._keeps = mixed and bool(self._shared) and len(self.draws) >= self._shared[0][0]
-        self._write(self._shared.pop(0)[1] if self._keeps else self.variation.draw(self.secret, mixed=mixed))
+        self._write(self.variation.draw(self.secret, mixed=self._is_mixed()))
         self._spoil()
+        self._modes = _dispatch_modes(), _function_modes()
+
+    def freshen(self) -> None:
+        """Write fresh values that take as long to write each time."""
+        self._write(self.variation.draw(self.secret))
 
     def after(self, result: Any) -> None:
-        """Reduce the result of a timed call; keep the shared mixtures, and a combination at random."""
+        """Copy and reduce the result of a timed call; keep it, or not, by chance."""
+        if (_dispatch_modes(), _function_modes()) != self._modes:
+            self.problem = self.problem or "a timed call left a mode of torch on"
+        elif any(type(each) is not Tensor for each in tensors_of(result)):
+            self.problem = self.problem or "a timed call returned a tensor that is no plain torch.Tensor"
+        if self.problem:
+            return
+        result = copied(result, raw_copy)
         products = projected(self._projections, result)
         if products is None:
-            self.problem = self.problem or "a timed call returned other tensors than the untimed one"
+            self.problem = "a timed call returned other tensors than the untimed one"
             return
         self.draws.append(self.drawn)
         self.products.append(products)
-        if self._keeps:
-            self._mixtures.append((self.drawn, copied(result)))
-        elif self.drawn.seed is None:
-            self._combinations += 1
-            if self.secret.randrange(self._combinations) == 0:
-                self._combination = self.drawn, copied(result)
+        self._keep(result)
+
+    def _keep(self, result: Any) -> None:
+        """Keep results so that each timed call of a kind is as likely to be judged in full as any other."""
+        mixed = self.drawn.seed is not None
+        kept, most = self._kept[mixed], FULL[mixed] if self.variation.combines else FULL_ALONE
+        self._seen[mixed] += 1
+        place = self.secret.randrange(self._seen[mixed])
+        if len(kept) < most:
+            kept.append((self.drawn, result))
+        elif place < most:
+            kept[place] = self.drawn, result
 
     def verdict(self, seconds: Sequence[float]) -> Verdict:
         """Judge the timed calls. Where `uneven` is set afterwards, more calls are needed.
@@ -163,12 +179,12 @@ class TimedAnswers:
         if problem:
             return Verdict(Status.WRONG, problem)
         verdict = Verdict(Status.OK)
-        for drawn, result in [*self._mixtures, *([self._combination] if self._combination else [])]:
+        for drawn, result in [*self._kept[True], *self._kept[False]]:
             self._write(drawn)  # inputs of the way back from a native answer
             verdict = self.ask(drawn, self._answer(result))
             if verdict.status is not Status.OK:
                 break
-        self._mixtures, self._combination = [], None
+        self._kept = {True: [], False: []}
         return verdict
 
     def _calibrate(self, probe: CallSecret, rest: list[Tensor]) -> Verdict:
@@ -196,11 +212,13 @@ class TimedAnswers:
         return Verdict(Status.OK)
 
     def _spoil(self) -> None:
-        """Fill the free memory that the next call is likely to get for its result with NaN."""
+        """Fill the free memory that the next call is likely to get for its result with NaN.
+
+        That is where the last result was, or where it was copied to.
+        """
         device = self.buffers.grad_output.device
-        blocks = [
-            torch.full_like(each, math.nan, device=device) for each in self._results if _has_nan(each.dtype)
-        ]
+        likely = [each for each in self._results if _has_nan(each.dtype)] * 2
+        blocks = [torch.full_like(each, math.nan, device=device) for each in likely]
         del blocks
 
     def _unwritten(self, found: list[list[float]]) -> str | None:
@@ -318,7 +336,7 @@ class TimedAnswers:
             return Answer(problem=f"the timed call: {error}")
         if self.contract is not None:
             both = results.get("output"), results.get("final_state")
-            problem = malformed(both, self.contract, self.buffers.grad_output.device, plain=False)
+            problem = malformed(both, self.contract, self.buffers.grad_output.device)
             if problem:
                 return Answer(problem=f"the timed call: {problem}")
         missing = [name for name, value in results.items() if value is None]

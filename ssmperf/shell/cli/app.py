@@ -72,4 +72,4 @@ def load_plugins(paths: list[Path] | None) -> None:
     from ssmperf.engine import registry
 
     for path in paths or ():
-        registry.load_plugin(path)
+        registry.load_plugin_apart(path)

@@ -194,6 +194,7 @@ def test_the_next_after_a_tie_is_the_first_outside_it(tie: Any) -> None:
         ([(1.0, 0.9, 1.1), (1.2, 1.11, 1.3)], [True, False]),
         ([(1.2, 0.95, 1.5), (1.0, 0.9, 1.0)], [True, True]),
         ([(1.0, None, None), (1.0, None, None), (1.1, None, None)], [True, True, False]),
+        ([(1.0, 0.9, 1.1), (1.26, 0.5, 3.0)], [True, False]),
         ([(3, None, None)], [True]),
         ([], []),
     ],
@@ -307,6 +308,8 @@ DECLARED: dict[str, tuple[dict[str, Any], str]] = {
         "beside",
     ),
     "another function": ({"own_definition": True}, "beside"),
+    "work in the making of the graph": ({"hidden_s": 1e-3}, "beside"),
+    "no work there": ({"hidden_s": None}, "competes"),
 }
 
 

@@ -21,7 +21,8 @@ from ssmperf.engine.judge.answer import Answer
 from ssmperf.engine.judge.reference import reference_of
 from ssmperf.engine.operands.contract import TIME
 from ssmperf.engine.plan.plan import make_plan
-from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.engine.trial.judge import Judge
+from ssmperf.engine.trial.question import Question
 from ssmperf.suitekit import Verdict
 
 SEEDS = range(8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import resource
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from support.places import place
 
 from ssmperf import Case, Record, Shape, Status
@@ -23,7 +21,6 @@ from ssmperf.engine.execute import lane, worker, worker_process
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events
-from ssmperf.engine.execute.process_state import Snapshot
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes import nursery
 from ssmperf.engine.registry.presets import PRESETS
@@ -201,42 +198,6 @@ def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
-
-
-CHANGES: dict[str, Callable[[], object]] = {
-    "default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "default device": lambda: torch.set_default_device("meta"),
-    "gradient mode": lambda: torch.set_grad_enabled(False),
-    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    "precision": lambda: torch.set_float32_matmul_precision("medium"),
-    "determinism": lambda: torch.use_deterministic_algorithms(True),
-    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
-    "folder": lambda: os.chdir("/"),
-}
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """Restore the process after a test that changes it."""
-    dtype, threads, place = torch.get_default_dtype(), torch.get_num_threads(), Path.cwd()
-    precision = torch.get_float32_matmul_precision()
-    yield
-    torch.set_default_device(None)
-    torch.set_default_dtype(dtype)
-    torch.set_grad_enabled(True)
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
-    torch.use_deterministic_algorithms(False)
-    torch.set_autocast_enabled("cpu", False)
-    os.chdir(place)
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_process_is_noticed(restored: None, what: str) -> None:
-    before = Snapshot.take()
-    assert before.difference(Snapshot.take()) == []
-    CHANGES[what]()
-    assert before.difference(Snapshot.take()) != []
 
 
 @pytest.mark.parametrize(("hard", "bound"), [(resource.RLIM_INFINITY, None), (1000, 1000)])

@@ -13,13 +13,14 @@ import pytest
 import torch
 from support.processes.in_process import CEILINGS
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.operands.variation import CallSecret
-from ssmperf.engine.trial.timed_answers import STRETCHES, TimedAnswers
+from ssmperf.engine.trial.timed_answers import FULL, FULL_ALONE, TimedAnswers
 from ssmperf.suitekit import registry
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
@@ -156,7 +157,7 @@ def test_one_call_on_a_mixture_that_is_left_out_is_found(
 ) -> None:
     """Where few calls are timed, chance spares none."""
     monkeypatch.setattr("ssmperf.engine.trial.timed_answers.KINDS", (True,))
-    monkeypatch.setattr("ssmperf.engine.trial.timed_answers.STRETCHES", ())
+    monkeypatch.setattr("ssmperf.engine.trial.timed_answers.FULL", {True: 0, False: 0})
     record = measure(filled_at_once(value))
     assert record.status is Status.WRONG and reason in str(record.reason), record.reason
 
@@ -165,6 +166,31 @@ def test_a_gradient_that_does_not_follow_is_found(own_registrations: None) -> No
     record = measure(frozen_gradient, "scan", "backward")
     assert record.status is Status.WRONG
     assert "when it was timed" in str(record.reason)
+
+
+@pytest.mark.parametrize(("together_s", "hidden_s"), [(7.0, 4.0), (3.5, None)])
+@pytest.mark.parametrize("pass_", ["backward", "forward_backward"])
+def test_hidden_work_is_looked_for_twice_on_fresh_values(
+    own_registrations: None,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_: str,
+    together_s: float,
+    hidden_s: float | None,
+) -> None:
+    seconds, observers = iter([1.0, 2.0, 7.0, 1.0, 2.0, together_s]), []
+
+    def median_s(self: Context, *arguments: Any, observer: Any = None, **options: Any) -> float:
+        observers.append(observer)
+        return next(seconds)
+
+    monkeypatch.setattr(Context, "median_s", median_s)
+    monkeypatch.setattr(Context, "is_guest", lambda *_: True)
+    record = measure(right, pass_=pass_)
+    assert record.status is Status.OK, record.reason
+    assert record.numbers.get("hidden_s") == (hidden_s if pass_ == "backward" else None)
+    assert any("hidden" in doubt for doubt in record.numbers["doubts"]) is (hidden_s is not None)
+    passes = [each.answers.variation.pass_ for each in observers]
+    assert passes == ["forward", "backward", "forward_backward"] * 2
 
 
 def test_a_function_of_its_own_is_timed_on_mixtures(own_registrations: None) -> None:
@@ -180,18 +206,16 @@ FEWEST_TIMED = 7  # a pilot of one sample, and six more
 
 
 def kinds_drawn(timed: int, seed: int) -> list[bool]:
-    """Draw which of so many timed calls are on mixtures, where answers combine; and check the shared one."""
+    """Draw which of so many timed calls are on mixtures, where answers combine."""
     drawn: list[CallSecret] = []
     answers = TimedAnswers.__new__(TimedAnswers)
     answers.variation = SimpleNamespace(  # type: ignore[assignment]
         combines=True, draw=lambda secret, mixed: CallSecret(seed=1 if mixed else None)
     )
     answers.secret, answers.draws, answers._kinds = random.Random(seed), drawn, []  # type: ignore[assignment]
-    answers._shared = [(seed % STRETCHES[0][1], CallSecret(seed=7))]
     answers._write, answers._spoil = drawn.append, lambda: None  # type: ignore[method-assign]
     for _ in range(timed):
         answers.before(timed=True)
-    assert [each.seed for each in drawn].count(7) == 1, "the shared mixture is not among the timed calls"
     return [each.seed is not None for each in drawn]
 
 
@@ -200,6 +224,79 @@ def test_the_fewest_timed_calls_have_both_kinds_in_any_order() -> None:
     drawn = [kinds_drawn(FEWEST_TIMED, seed) for seed in range(100)]
     assert {sum(each) for each in drawn} == {3, 4}
     assert all({each[place] for each in drawn} == {True, False} for place in range(FEWEST_TIMED))
+
+
+@pytest.mark.parametrize("combines", [True, False])
+def test_any_timed_call_may_be_judged_in_full(combines: bool) -> None:
+    """Which ones is drawn after they were made, and each is as likely as any other of its kind."""
+    counts = dict.fromkeys(range(12), 0)
+    for seed in range(600):
+        answers = TimedAnswers.__new__(TimedAnswers)
+        answers.secret = random.Random(seed)  # type: ignore[assignment]
+        answers.variation = SimpleNamespace(combines=combines)  # type: ignore[assignment]
+        answers._kept, answers._seen = {True: [], False: []}, {True: 0, False: 0}
+        for call in range(12):
+            answers.drawn = CallSecret(seed=call if call % 2 or not combines else None)
+            answers._keep(call)
+        kept = {mixed: [result for _, result in found] for mixed, found in answers._kept.items()}
+        assert {mixed: len(found) for mixed, found in kept.items()} == (
+            FULL if combines else {True: FULL_ALONE, False: 0}
+        )
+        for call in (*kept[True], *kept[False]):
+            counts[call] += 1
+    expected = [600 * (FULL[bool(call % 2)] / 6 if combines else FULL_ALONE / 12) for call in counts]
+    assert list(counts.values()) == pytest.approx(expected, rel=0.35)
+
+
+def mode_left_on(definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave a mode on in one of the timed calls."""
+    calls = [0]
+
+    def compute(**operands: Any) -> Any:
+        calls[0] += 1
+        result = definition(**operands)
+        if calls[0] == UNTIMED + 1:
+            Passing().__enter__()
+        return result
+
+    return with_signature(definition, compute)
+
+
+class Passing(TorchDispatchMode):
+    """Does nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def subclass_when_timed(definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a subclass of a tensor in later calls."""
+    calls = [0]
+
+    def compute(**operands: Any) -> Any:
+        calls[0] += 1
+        output, state = definition(**operands)
+        return (output.as_subclass(Own) if calls[0] > UNTIMED else output), state
+
+    return with_signature(definition, compute)
+
+
+class Own(Tensor):
+    """A tensor of its own kind."""
+
+
+@pytest.mark.parametrize(
+    ("planted", "reason"), [(mode_left_on, "left a mode of torch on"), (subclass_when_timed, "no plain")]
+)
+def test_a_lazy_result_of_a_timed_call_is_found(
+    own_registrations: None, planted: Planted, reason: str
+) -> None:
+    try:
+        record = measure(planted)
+    finally:
+        while _get_current_dispatch_mode_stack():
+            _get_current_dispatch_mode_stack()[-1].__exit__(None, None, None)
+    assert record.status is Status.WRONG and reason in str(record.reason), record.reason
 
 
 def test_the_fewest_timed_calls_are_compared() -> None:

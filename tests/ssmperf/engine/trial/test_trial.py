@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.processes.in_process import CEILINGS
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.executor import IMPORTS
-from ssmperf.engine.execute.lane import WINDOW_S, contradiction, household
+from ssmperf.engine.execute.lane import WINDOW_S, contradiction
 from ssmperf.engine.execute.worker import is_out_of_memory
 from ssmperf.engine.judge.answer import Answer, call_backend, contract_of
 from ssmperf.engine.judge.reference import small_results
@@ -22,11 +23,13 @@ from ssmperf.engine.judge.tolerance import tolerance
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
+from ssmperf.engine.plan.household import household
 from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.trial.arena import Arena, Mappings
 from ssmperf.engine.trial.client import RemoteJudge
-from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.engine.trial.judge import Judge
 from ssmperf.engine.trial.process import JudgeProcess
+from ssmperf.engine.trial.question import CaseFacts, Question
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
 from ssmperf.suitekit import registry
 
@@ -37,8 +40,9 @@ CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hg
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     folder = tmp_path_factory.mktemp("judge")
     nursery = Nursery(IMPORTS, folder / "nursery.log")
-    config = {"device": "cpu", "threads": 1, "plugins": [], "shared": False}
+    config = {"device": "cpu", "threads": 1, "plugins": None, "shared": False, "ceilings": CEILINGS.to_json()}
     judge = JudgeProcess(nursery, config, folder / "judge.log", 60.0)
+    judge.wait_until_ready(60.0)
     yield judge
     judge.close()
     nursery.close()
@@ -47,8 +51,15 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
 @pytest.fixture(scope="module")
 def remote(process: JudgeProcess) -> Iterator[RemoteJudge]:
     judge = RemoteJudge(os.dup(process.worker_socket), "cpu")
+    begin(process, judge, "first", CASE)
     yield judge
     judge.close()
+
+
+def begin(process: JudgeProcess, judge: RemoteJudge, number: str, case: Case, **facts: Any) -> None:
+    """Let the driver announce a case, and the worker begin it."""
+    process.begin(number, CaseFacts(case, **facts))
+    judge.begin(number)
 
 
 def answer_of(case: Case, number: int, *, factor: float = 1.0) -> Answer:
@@ -72,22 +83,34 @@ def test_both_judges_say_the_same(remote: RemoteJudge, factor: float) -> None:
 
 def test_a_reference_without_room_is_no_crash(remote: RemoteJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"failed": "CUDA out of memory. Tried to allocate 64.00 MiB. Advice", "memory": True}
-    monkeypatch.setattr(remote, "_ask", lambda *_: told)
+    monkeypatch.setattr(RemoteJudge, "_ask", lambda *_: told)
     with pytest.raises(torch.OutOfMemoryError, match="no room for its reference: CUDA") as raised:
         remote.verdict(Question(CASE, 1), Answer())
     assert is_out_of_memory(raised.value)  # by which the worker makes its case `oom`
 
 
+def test_no_instance_of_the_client_has_a_method_of_its_own(remote: RemoteJudge) -> None:
+    with pytest.raises(AttributeError):
+        remote.verdict = lambda *_: None  # type: ignore[method-assign]
+
+
 def test_the_driver_hears_of_each_verdict_under_its_number(
     remote: RemoteJudge, process: JudgeProcess
 ) -> None:
-    remote.begin("one")
+    begin(process, remote, "one", CASE, searches=True)
     remote.verdict(Question(CASE, 1, gradients=True), answer_of(CASE, 1))
     remote.verdict(Question(CASE, 1, gradients=True), answer_of(CASE, 1, factor=2.0))
     remote.verdict(Question(CASE, 1, gradients=True, counts=False), answer_of(CASE, 1, factor=2.0))
     assert remote.asked == 2
     assert process.entered("one") == ["ok", "wrong"]
     assert process.entered("another") == []
+
+
+def test_without_a_search_every_verdict_counts(remote: RemoteJudge, process: JudgeProcess) -> None:
+    begin(process, remote, "counted", CASE)
+    remote.verdict(Question(CASE, 1, gradients=True, counts=False), answer_of(CASE, 1, factor=2.0))
+    assert remote.asked == 1
+    assert process.entered("counted") == ["wrong"]
 
 
 def test_a_combination_is_judged_by_the_bases(remote: RemoteJudge) -> None:
@@ -110,13 +133,37 @@ def test_a_combination_is_judged_by_the_bases(remote: RemoteJudge) -> None:
     assert remote.verdict(question, Answer(dict(parts[1]))).status is Status.WRONG
 
 
-def test_refusals_and_failures_cross(remote: RemoteJudge) -> None:
+def test_refusals_and_failures_cross(remote: RemoteJudge, process: JudgeProcess) -> None:
     own = dataclasses.replace(CASE, backend="surrogate_raw")
+    begin(process, remote, "own", own, equivalent=False)
     with pytest.raises((Unsupported, JudgeFailed)):
-        remote.verdict(Question(own, 1, equivalent=False), answer_of(CASE, 1))
-    broken = Question(dataclasses.replace(CASE, recurrence="no_such_recurrence"), 1)
+        remote.verdict(Question(own, 1), answer_of(CASE, 1))
+    broken = dataclasses.replace(CASE, recurrence="no_such_recurrence")
+    begin(process, remote, "broken", broken)
     with pytest.raises(JudgeFailed, match="no_such_recurrence"):
-        remote.verdict(broken, Answer())
+        remote.verdict(Question(broken, 1), Answer())
+    begin(process, remote, "first", CASE)
+
+
+def test_a_worker_asks_about_its_own_case_alone(remote: RemoteJudge, process: JudgeProcess) -> None:
+    begin(process, remote, "mine", CASE)
+    with pytest.raises(JudgeFailed, match="another case"):
+        remote.verdict(Question(dataclasses.replace(CASE, backend="blelloch"), 1), answer_of(CASE, 1))
+    assert process.entered("mine") == ["its worker asked the judge about another case"]
+    small = dataclasses.replace(CASE, shape=CASE.shape.with_(T=7))
+    begin(process, remote, "sizes", CASE, sizes=("T",))
+    assert remote.verdict(Question(small, 1, gradients=True), answer_of(small, 1)).status is Status.OK
+    begin(process, remote, "first", CASE)
+
+
+@pytest.mark.parametrize("words", [{"bound": 0.9}, {"equivalent": False}, {"counts": False}])
+def test_what_a_worker_says_of_its_question_does_not_count(words: dict[str, Any]) -> None:
+    question = Question(CASE, 1, **words)
+    checked = CaseFacts(CASE).checked(question)
+    assert (checked.bound, checked.equivalent, checked.counts) == (None, True, True)
+    assert CaseFacts.from_json(CaseFacts(CASE, False, True, True).to_json()).checked(question).counts is (
+        question.counts
+    )
 
 
 def test_results_of_another_shape_are_wrong(remote: RemoteJudge) -> None:
