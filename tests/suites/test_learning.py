@@ -17,7 +17,7 @@ import ssmperf
 from ssmperf import Case, Record, Status, UnknownName
 from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.plan.estimate import expected_s
-from ssmperf.engine.plan.household import household
+from ssmperf.engine.plan.parts.household import household
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn.training import train

@@ -16,8 +16,8 @@ import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status
 from ssmperf.authoring import build_block
 from ssmperf.engine.execute.context import Context, Settings
-from ssmperf.engine.execute.lane import needs_fresh_process
 from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.parts.groups import needs_fresh_process
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.suitekit import registry
 

@@ -10,11 +10,11 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
@@ -26,13 +26,12 @@ from ssmperf.engine.execute.lane import (
     Events,
     Groups,
     Lane,
-    needs_fresh_process,
 )
 from ssmperf.engine.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.engine.machine.host_memory import available_memory_bytes
 from ssmperf.engine.plan.estimate import parted, workers_for
-from ssmperf.engine.plan.household import Household, household
-from ssmperf.engine.plan.refusal import gate_kind
+from ssmperf.engine.plan.parts.groups import groups_of, kernels_of, longest_first
+from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes.nursery import Nursery, NurseryEnded
 from ssmperf.engine.processes.partner import Partner
@@ -125,6 +124,7 @@ class Session:
 
     def __init__(self, lanes: Sequence[Lane], sharing: Sequence[Lane] = ()) -> None:
         self.lanes, self.sharing = lanes, sharing
+        self.nodes: Mapping[str, Any] = {}  # of a cluster
         self._compiled = False
 
     def run(self, cases: Iterable[Case], events: Events, shuffle: random.Random | None = None) -> None:
@@ -143,13 +143,15 @@ class Session:
         if workers > 1:
             starved: list[Case] = []
             confirmed = replace(events, on_record=partial(_hold_back, starved, events.on_record))
-            groups = Groups(_groups(together, shuffle), _kernels)
+            groups = Groups(groups_of(together, shuffle), kernels_of)
             _run(self.sharing[: workers * len(self.lanes)], groups, confirmed)
             every = alone + starved
             for lane in self.sharing if every else ():
                 lane.end()  # its judge keeps references in the device's memory
         if every:
-            _run(self.lanes, Groups(_groups(every, shuffle)), events)
+            parts = list(groups_of(every, shuffle))
+            ordered = longest_first(parts) if len(self.lanes) > 1 and shuffle is None else parts
+            _run(self.lanes, Groups(ordered), events)
 
     @contextlib.contextmanager
     def serving(self, source: CaseSource, events: Events) -> Iterator[Serving]:
@@ -208,6 +210,12 @@ class Serving:
         """Let processes of foreign backends go on after cases that ended so, beside those that were right."""
         for lane in self.lanes:
             lane.trusted = (*TRUSTED, *endings)
+
+    def join(self) -> None:
+        """Wait until the lanes have run all that the source hands out."""
+        for lane in self.lanes:
+            lane.finished.wait()
+        self.check()
 
     def limit(self, timeout_s: float) -> None:
         """Set how long each of the next cases may take."""
@@ -325,39 +333,6 @@ class LaneProcesses:
         return None if "OMP_NUM_THREADS" in os.environ else self.executor.preset.threads
 
 
-def _groups(cases: Iterable[Case], shuffle: random.Random | None) -> Iterator[list[Case]]:
-    """Group cases by their operands. One worker runs a whole group.
-
-    Groups whose cases need a process each come last, and those of one household stand together.
-    """
-    places: dict[Household, float] = {}
-    keyed = [(needs_fresh_process(case), household(case), case) for case in cases]
-    for _, own, _ in keyed:
-        places.setdefault(own, len(places) if own != Household() else -1)
-    if shuffle is not None:
-        places = {own: shuffle.random() for own in places}
-    grouped: dict[tuple[object, ...], list[Case]] = {}
-    order: dict[tuple[object, ...], tuple[bool, float, float]] = {}
-    for fresh, own, case in sorted(keyed, key=lambda each: (each[0], places[each[1]])):
-        key = _group(case)
-        grouped.setdefault(key, []).append(case)
-        order.setdefault(key, (fresh, places[own], shuffle.random() if shuffle else len(order)))
-    for key in sorted(grouped, key=lambda key: order[key]):
-        if shuffle is not None:
-            shuffle.shuffle(grouped[key])
-        yield grouped[key]
-
-
-def _group(case: Case) -> tuple[object, ...]:
-    """Give the key of the group to which a case belongs. One worker runs a whole group, to share operands."""
-    return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
-
-
-def _kernels(case: Case) -> Hashable:
-    """Name what backends compile for a case: other values of the same kind need nothing new."""
-    return household(case), case.recurrence, gate_kind(case), case.dtype, case.model is None
-
-
 def _hold_back(starved: list[Case], pass_on: Callable[[Record], None], record: Record) -> None:
     """Pass a record on, unless its case may have failed for want of what others took: memory, or time."""
     if record.status in (Status.OOM, Status.TIMEOUT):
@@ -371,12 +346,26 @@ def _run(lanes: Sequence[Lane], groups: Groups, events: Events) -> None:
     if len(lanes) == 1:
         lanes[0].run(groups, events, stop)
     else:
-        _run_threads(lanes, groups, events, stop)
+        start = partial(_start_thread, groups=groups, events=events, stop=stop)
+        run_lanes(lanes, start, stop)
 
 
-def _run_threads(lanes: Sequence[Lane], groups: Groups, events: Events, stop: threading.Event) -> None:
+class AnyLane(Protocol):
+    """A lane in a thread of its own, here or on another machine."""
+
+    finished: threading.Event
+    error: BaseException | None
+
+    def kill(self) -> None: ...
+
+
+L = TypeVar("L", bound=AnyLane)
+
+
+def run_lanes(lanes: Sequence[L], start: Callable[[L], None], stop: threading.Event) -> None:
+    """Start lanes, wait for them, and raise the error of one that has failed; an interrupt ends all."""
     for lane in lanes:
-        _start_thread(lane, groups, events, stop)
+        start(lane)
     try:
         for lane in lanes:
             while not lane.finished.wait(0.2) and not stop.is_set():
@@ -394,7 +383,7 @@ def _start_thread(lane: Lane, groups: CaseSource, events: Events, stop: threadin
     threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
 
 
-def _wait_killing(lanes: Sequence[Lane]) -> None:
+def _wait_killing(lanes: Sequence[AnyLane]) -> None:
     for lane in lanes:
         while not lane.finished.wait(0.2):  # not join: after one interrupt it takes a thread for finished
             lane.kill()

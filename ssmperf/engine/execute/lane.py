@@ -16,7 +16,8 @@ from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
 from ssmperf.engine.execute.worker_process import START_TIMEOUT_S, WorkerProcess
-from ssmperf.engine.plan.household import Household, household
+from ssmperf.engine.plan.parts.groups import needs_fresh_process
+from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.processes.nursery import NurseryEnded
 from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.engine.trial.question import CaseFacts
@@ -45,11 +46,6 @@ class Events:
     on_start: Callable[[Case, str], None]
     on_record: Callable[[Record], None]
     on_progress: Callable[[Case, str], None] = lambda case, text: None
-
-
-def needs_fresh_process(case: Case) -> bool:
-    """Tell whether a case must run in a process that has run no other; such cases run last."""
-    return case.device in registry.suite(case.suite).fresh_process
 
 
 def facts_of(case: Case, *, searches: bool) -> CaseFacts:

@@ -21,6 +21,7 @@ Names = str | Sequence[str]
 AxisSizes = Names | Mapping[str, Any]  # T=64,256 or {"T": [64, 256]}
 DEFAULT_TIMEOUT_S = 180.0
 MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
+EXECUTORS = LOCAL, RAY = "local", "ray"
 SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 
 
@@ -74,6 +75,12 @@ def _shard(option: str, value: Any) -> str:
     if found is None or not int(found[1]) <= int(found[2]):
         raise UsageError(f"{option} takes I/N with 1 ≤ I ≤ N, such as 2/4, got {value!r:.40}")
     return found[0]
+
+
+def _executor(option: str, value: Any) -> str:
+    if value not in EXECUTORS:
+        raise UnknownName("executor", value, EXECUTORS)
+    return str(value)
 
 
 def _indices(option: str, value: Any) -> tuple[int, ...]:
@@ -252,6 +259,30 @@ class RunOptions(Options):
         type=str,
         metavar="I/N",
         read=_shard,
+        repeated=False,
+        stored=False,
+    )
+    executor: str = option(
+        LOCAL,
+        help="local, or ray: on the devices of a running Ray cluster.",
+        type=str,
+        read=_executor,
+        repeated=False,
+        stored=False,
+    )
+    address: str | None = option(
+        None,
+        help="With --executor ray: the cluster's address, as Ray's. Default: the one that Ray finds.",
+        type=str,
+        read=_text,
+        repeated=False,
+        stored=False,
+    )
+    mixed_devices: bool = option(
+        False,
+        help="With --executor ray: use devices of several types in one run.",
+        type=bool,
+        read=lambda _, x: bool(x),
         repeated=False,
         stored=False,
     )

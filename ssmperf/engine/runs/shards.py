@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.engine.cases.origin import hardware
-from ssmperf.engine.plan.shards import META
+from ssmperf.engine.plan.parts.shards import META
 from ssmperf.engine.runs.store import Run, planned
 from ssmperf.errors import UnreadableRun
 

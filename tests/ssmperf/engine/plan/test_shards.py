@@ -12,8 +12,8 @@ import ssmperf
 from ssmperf import Run, UnreadableRun, UsageError
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.stand_ins import StandIns
-from ssmperf.engine.plan import shards
 from ssmperf.engine.plan.estimate import work_s
+from ssmperf.engine.plan.parts import shards
 from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.runs.shards import joined

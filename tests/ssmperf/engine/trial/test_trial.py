@@ -23,7 +23,7 @@ from ssmperf.engine.judge.tolerance import tolerance
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
-from ssmperf.engine.plan.household import household
+from ssmperf.engine.plan.parts.household import household
 from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.trial.arena import Arena, Mappings
 from ssmperf.engine.trial.client import RemoteJudge
