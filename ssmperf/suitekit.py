@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.registry.sections import Chart as Chart
     from ssmperf.engine.registry.sections import Section as Section
     from ssmperf.engine.runs.judged import judged_lines as judged_lines
+    from ssmperf.engine.runs.nodes import node_lines as node_lines
     from ssmperf.engine.runs.question import TRAINING as TRAINING
     from ssmperf.engine.runs.question import BestQuestion as BestQuestion
     from ssmperf.engine.runs.scope import narrowed as narrowed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ssmperf import UsageError
-from ssmperf.suitekit import Section, judged_lines, report
+from ssmperf.suitekit import Section, judged_lines, node_lines, report
 
 from ..delivery import deliver, write
 from ..rows import absent, contests, frames, ranking, units
@@ -29,7 +29,7 @@ def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None
     """Write one GitHub table per suite, and the number of cases per status. The fastest times are bold."""
     table = frames.frame(runs)
     parts = [f"# ssmperf: {', '.join(map(escape, frames.run_names(runs)))}", _status_line(table)]
-    parts += map(escape, judged_lines(runs))
+    parts += map(escape, (*judged_lines(runs), *node_lines(runs)))
     for name, section in frames.sections(runs, table).items():
         parts.append(f"## {escape(section.title)}")
         if section.question:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ssmperf.suitekit import Section, busy_line, judged_lines, report
+from ssmperf.suitekit import Section, busy_line, judged_lines, node_lines, report
 
 from ..delivery import deliver
 from ..rows import absent, answers, contests, crossings, envelopes, frames, joined, ranking, units
@@ -44,7 +44,7 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
             _suite(console, members, section, runs)
         glance.print_glances(console, joined.glances(parts))
         console.print(_summary(rows))
-        for line in judged_lines(runs):
+        for line in (*judged_lines(runs), *node_lines(runs)):
             console.print(Text(units.plain(line), style="yellow"))
         if busy := busy_line([record for run in runs for record in run.records]):
             console.print(Text(busy, style="yellow"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import busy_line, judged_lines, report
+from ssmperf.suitekit import busy_line, judged_lines, node_lines, report
 
 from ..delivery import deliver
 from ..rows import answers, contests, costs, frames, joined, ranking, units
@@ -139,7 +139,7 @@ def run_views(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
             "hardware": _hardware(table[table["run"] == name]),
             "cases": len(run.records),
             "planned": (run.meta.get("plan") or {}).get("cases"),
-            "judged": units.plain("; ".join(judged_lines([run]))),
+            "judged": units.plain("; ".join([*judged_lines([run]), *node_lines([run])])),
             "busy": (busy_line(run.records) or "").removeprefix("busy: "),
         }
         for name, run in zip(frames.run_names(runs), runs, strict=True)

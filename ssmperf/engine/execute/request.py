@@ -17,7 +17,7 @@ from ssmperf.engine.cases.case import GATES, chosen_axes
 from ssmperf.engine.machine import devices as devices_
 from ssmperf.engine.measure.paired import FIRST_PAIRS
 from ssmperf.engine.plan.learning import Learning
-from ssmperf.engine.plan.run_options import Choices, Configurations, Names, RunOptions, names
+from ssmperf.engine.plan.run_options import RAY, Choices, Configurations, Names, RunOptions, names
 from ssmperf.engine.plan.selection import NAMED, Selection
 from ssmperf.engine.plan.sizes import parse_sizes
 from ssmperf.engine.plan.workloads.phases import with_workloads
@@ -76,7 +76,8 @@ class Request:
         tuning = Tuning.of(Configurations.taken_from(given))
         suites = names(suite) or ()
         suites = tuple(registry.suites()) if suites == (EVERY_SUITE,) else suites
-        selection, devices = select(planning=planning, **given)
+        elsewhere = planning or options.executor == RAY  # no GPU is needed here
+        selection, devices = select(planning=elsewhere, **given)
         folder = run_folder(out, suites, resume=resume)
         return cls(suites, selection, devices, folder, options, learning, tuning, resume, tuple(argv))
 

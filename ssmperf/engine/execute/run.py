@@ -22,12 +22,13 @@ from ssmperf.engine.execute.lane import CaseSource, Events
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.machine.environment import plugin_state
-from ssmperf.engine.plan import learning, nonce, shards
+from ssmperf.engine.plan import learning, nonce
 from ssmperf.engine.plan.command import command_that_repeats
+from ssmperf.engine.plan.parts import shards
 from ssmperf.engine.plan.plan import Plan, Planned, make_plan
-from ssmperf.engine.plan.run_options import MOST_ROUNDS
+from ssmperf.engine.plan.run_options import LOCAL, MOST_ROUNDS
 from ssmperf.engine.processes.partner import Partner
-from ssmperf.engine.runs import scope, store, workloads
+from ssmperf.engine.runs import nodes, scope, store, workloads
 from ssmperf.engine.runs.rounds import ROUND, round_of
 from ssmperf.engine.runs.store import Run, Writer
 from ssmperf.engine.tune.files import META, resumed, write_configurations
@@ -147,7 +148,7 @@ def open_run(
         writer = Writer.create(request.out, _meta(planned, whole, request))
     plugins = registry.plugins()
     words = (*_plugin_options(plugins), *request.words)
-    executor = LocalExecutor(
+    local = LocalExecutor(
         devices=request.devices,
         log_dir=writer.path / "logs",
         unfinished=writer.path / UNFINISHED,
@@ -162,12 +163,22 @@ def open_run(
         watch_every=watch_every,
     )
     try:
-        with executor.session() as session:
+        with _executor(local, request).session() as session:
             yield OpenRun(planned, request, writer, session, words, earlier, progress, copies=copies)
     finally:
         writer.close()
         with contextlib.suppress(OSError):  # it is not empty if a case can go on
             (writer.path / UNFINISHED).rmdir()
+
+
+def _executor(local: LocalExecutor, request: Request) -> Any:
+    """Choose where the cases run."""
+    options = request.options
+    if options.executor == LOCAL:
+        return local
+    from ssmperf.engine.execute.cluster.executor import RayExecutor
+
+    return RayExecutor(local, request.selection.device.type, options.address, options.mixed_devices)
 
 
 def own_part(plan: Plan, request: Request) -> Plan:
@@ -298,6 +309,8 @@ class OpenRun:
     def _on_environment(self, env_id: str, environment: Mapping[str, Any]) -> None:
         with self._lock:
             self.writer.add_environment(env_id, environment)
+            if self.session.nodes:  # of a cluster
+                self.writer.note({nodes.META: {**self.writer.meta.get(nodes.META, {}), **self.session.nodes}})
 
     def _on_start(self, case: Case, device: str) -> None:
         with self._lock:

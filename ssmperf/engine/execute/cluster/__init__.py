@@ -1,0 +1,1 @@
+"""Execution of a run's cases on the nodes of a Ray cluster."""
