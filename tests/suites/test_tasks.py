@@ -189,6 +189,7 @@ def test_what_repeats_other_files_is_not_held_out(tmp_path: Path) -> None:
     assert repeated_share(single) == 1
 
 
+@pytest.mark.slow
 def test_less_than_a_fiftieth_of_the_library_is_repeated() -> None:
     """Counted by sets of bytes, on every 97th window."""
     learnt, unseen = split_text()

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -177,12 +178,19 @@ class Session:
             lane.start.prepare()
 
     def _compile(self, cases: Sequence[Case], events: Events) -> None:
-        """Compile the kernels of the first round's cases before it, on one device for all of its kind."""
+        """Compile the kernels of the first round's cases before it: a part on each device, for all."""
         if self._compiled:
             return
         self._compiled = True
         own = [case for case in worth(cases) if household(case) == Household()]
-        found = self.lanes[0].start.compile(own, events.on_progress)
+        count = len(self.lanes)
+        threads = ThreadPoolExecutor(count)
+        parts = [
+            threads.submit(lane.start.compile, own[number::count], events.on_progress)
+            for number, lane in enumerate(self.lanes)
+        ]
+        threads.shutdown(wait=False)  # after an interrupt, they end with the nurseries
+        found = {id_: seconds for part in parts for id_, seconds in part.result().items()}
         for lane in self.lanes:
             lane.first_calls_s = found
 
@@ -293,7 +301,7 @@ class LaneProcesses:
 
     def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> dict[str, float]:
         """Compile the kernels of cases beside each other, unless a partner's turn matters from the start."""
-        count = processes(len(cases))
+        count = processes(len(cases), len(self.executor.devices))
         if not count or self.executor.partner is not None:
             return {}
         executor = self.executor

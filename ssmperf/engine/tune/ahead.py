@@ -55,9 +55,12 @@ def worth(cases: Iterable[Case]) -> list[Case]:
     return list(found.values())[:MOST]
 
 
-def processes(cases: int) -> int:
-    """Count the processes for so many cases; 0 if fewer than two would have work."""
-    count = min(MOST_BESIDE, count_cores() // CORES_EACH, cases)
+def processes(cases: int, devices: int = 1) -> int:
+    """Count the processes of each device for so many cases; 0 if fewer than two would have work.
+
+    devices: that compile at the same time, and share the cores.
+    """
+    count = min(MOST_BESIDE, count_cores() // (CORES_EACH * devices), cases)
     return count if count > 1 and cases >= FEWEST else 0
 
 

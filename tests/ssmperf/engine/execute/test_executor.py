@@ -8,19 +8,22 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.places import place
 
 from ssmperf import Case, Record, Shape, Status
-from ssmperf.engine.execute import lane, worker, worker_process
+from ssmperf.engine.execute import executor, lane, worker, worker_process
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.plan.parts.groups import longest_first
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes import nursery
 from ssmperf.engine.registry.presets import PRESETS
@@ -225,3 +228,26 @@ def gone(pid: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_every_device_compiles_a_part_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a device has compiled is in the cache that all share, and each lane knows it."""
+    cases = [Case("throughput", "scan", "blelloch", Shape(B=1, T=T, C=1), None) for T in range(1, 8)]
+    monkeypatch.setattr(executor, "worth", list)
+    asked: list[list[Case]] = []
+
+    def compile_(part: Sequence[Case], on_progress: object) -> dict[str, float]:
+        asked.append([*part])
+        return {case.id: 1.0 for case in part}
+
+    lanes: Any = [SimpleNamespace(start=SimpleNamespace(compile=compile_)) for _ in range(3)]
+    executor.Session(lanes).compile(cases, Events(lambda *_: None, lambda *_: None, lambda record: None))
+    assert sorted(len(part) for part in asked) == [2, 2, 3]
+    assert sorted(case.id for part in asked for case in part) == sorted(case.id for case in cases)
+    assert all(lane.first_calls_s.keys() == {case.id for case in cases} for lane in lanes)
+
+
+def test_several_devices_take_the_longest_cases_first() -> None:
+    sizes = [Shape(B=1, T=T, C=1) for T in (8, 4096, 64)]
+    cases = [Case("throughput", "scan", "sequential", size, operand_source="sigmoid/data") for size in sizes]
+    assert [group[0].shape["T"] for group in longest_first([[case] for case in cases])] == [4096, 64, 8]

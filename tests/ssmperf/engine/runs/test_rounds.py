@@ -18,6 +18,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.execute import executor
 from ssmperf.engine.execute.request import Request
+from ssmperf.engine.plan.parts.groups import groups_of
 from ssmperf.engine.runs import store
 from ssmperf.engine.runs.rounds import by_case, fold, round_of
 from ssmperf.errors import UsageError
@@ -178,11 +179,11 @@ def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path, own_registr
 
 def test_shuffled_cases_keep_together_what_must() -> None:
     cases = [case(backend=backend, seed=seed) for seed in range(6) for backend in ("blelloch", "sequential")]
-    groups = list(executor._groups(cases, random.Random(1)))
+    groups = list(groups_of(cases, random.Random(1)))
     assert sorted(each.id for group in groups for each in group) == sorted(each.id for each in cases)
     assert all(len({each.operand_key for each in group}) == 1 for group in groups)
     assert len(groups) == 6
-    orders = {tuple(each.id for group in executor._groups(cases, random.Random(i)) for each in group)
+    orders = {tuple(each.id for group in groups_of(cases, random.Random(i)) for each in group)
               for i in range(5)}  # fmt: skip
     assert len(orders) == 5
 

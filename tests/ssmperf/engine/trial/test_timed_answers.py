@@ -25,7 +25,7 @@ from ssmperf.suitekit import registry
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
-UNTIMED = 12  # calls that judging, memory and preparation surely make before the first timed one
+UNTIMED = 13  # calls that judging, memory and preparation surely make before the first timed one
 PASSES = ("forward", "backward", "forward_backward")
 
 Planted = Callable[[Callable[..., Any]], Callable[..., Any]]
