@@ -183,6 +183,8 @@ def _executor(local: LocalExecutor, request: Request) -> Any:
 
 def own_part(plan: Plan, request: Request) -> Plan:
     """Take the shard of a plan that a request asks for; the whole plan without one."""
+    if request.options.shard is None:
+        return plan
     leaders = StandIns(plan, request.selection).leaders
     return shards.part(plan, request.options.shard, leaders, request.scale.training)
 

@@ -62,14 +62,12 @@ class Shard:
         return Plan(tuple(each for each in plan.cases if together(each.case) in mine), plan.workloads)
 
 
-def part(
-    plan: Plan, shard: str | None, leaders: Mapping[str, Case], training: Training | None = None
-) -> Plan:
-    """Take the part of a plan that `--shard` names; the whole plan without it.
+def part(plan: Plan, shard: str, leaders: Mapping[str, Case], training: Training | None = None) -> Plan:
+    """Take the part of a plan that `--shard` names.
 
     leaders: by the id of a case, the one that is measured in its place. training: as for `expected_s`.
     """
-    return plan if shard is None else Shard.parse(shard).of(plan, leaders, training)
+    return Shard.parse(shard).of(plan, leaders, training)
 
 
 def described(shard: str | None, whole: Plan) -> dict[str, Any]:
