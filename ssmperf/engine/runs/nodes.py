@@ -15,6 +15,7 @@ from ssmperf.engine.runs.store import Run
 
 META = "nodes"  # key in run.json
 STANDS_OUT = 0.05  # share by which a device is slower or faster than the median of all
+FEWEST = 3  # devices of which one can stand out: of two, the median is neither
 MOST_NAMED = 3
 COPY, MATMUL = "copies", "multiplies"
 
@@ -46,12 +47,14 @@ def node_lines(runs: Iterable[Run]) -> list[str]:
             continue
         names = sorted({name for each in found.values() for name in each})
         spans = [max(abs(each[name]) for each in found.values() if name in each) for name in names]
-        within = ", ".join(f"{name} within {span:.1%}" for name, span in zip(names, spans, strict=True))
+        within = ", ".join(
+            f"{name} within {100 * span:.1f} %" for name, span in zip(names, spans, strict=True)
+        )
         odd = [
-            f"{label} {name} {abs(off):.0%} {'slower' if off < 0 else 'faster'}"
+            f"{label} {name} {100 * abs(off):.0f} % {'slower' if off < 0 else 'faster'}"
             for label, each in found.items()
             for name, off in sorted(each.items())
-            if abs(off) > STANDS_OUT
+            if abs(off) > STANDS_OUT and len(found) >= FEWEST
         ]
         more = f"; and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
         stands = f"; stands out: {'; '.join(odd[:MOST_NAMED])}{more}" if odd else ""
