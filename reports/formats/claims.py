@@ -16,7 +16,7 @@ from ssmperf.suitekit import Agreement, registry, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views.texts.claims import MEANINGS, course, failures, ours, reason, source, verdict
+from ..views.texts.claims import MEANINGS, course, failures, ours, places, reason, source, verdict
 from .exports import escape
 from .tables import terminal_text
 
@@ -99,7 +99,7 @@ def _section(each: ClaimResult) -> str:
     named = (("Runs", claim.runs), ("Scaled down", claim.scaled), ("Rule", claim.rule))
     lines += [f"- {name}: {_named(text)}." for name, text in named]
     lines += [f"- Who could disagree: {_named(claim.doubts)}."] if claim.doubts else []
-    return "\n".join([*lines, f"- {_named(f'{course(each)}; {each.where}'.strip('; '))}.", ""])
+    return "\n".join([*lines, f"- {_named(course(each))}.", ""])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -134,8 +134,9 @@ def _anchor(name: str) -> str:
 def measured(found: Reproduction) -> str:
     """Name the device and the date, and say how to read verdicts."""
     where, when = (units.plain(found.meta.get(name)) for name in ("hardware", "created"))
+    here = f"{where or 'a machine that is not named'}, {when[:10] or 'undated'}"
     rest = "a verdict in brackets stands beside and does not count"
-    return f"measured on {where or 'a machine that is not named'}, {when[:10] or 'undated'}; {rest}"
+    return f"measured on {' and '.join(places(found.results)) or here}; {rest}"
 
 
 def _claim(each: ClaimResult) -> list[Any]:

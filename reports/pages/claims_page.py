@@ -31,7 +31,7 @@ def _page(found: Reproduction) -> dict[str, Any]:
                 "path": units.plain(found.path),
                 "created": units.plain(meta.get("created")),
                 "command": units.plain(meta.get("command")),
-                "hardware": units.plain(meta.get("hardware")),
+                "hardware": "; ".join(texts.places(found.results)) or units.plain(meta.get("hardware")),
             }
         ],
         "conclusion": found.conclusion,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ssmperf import ClaimResult
 from ssmperf.suitekit import Agreement, Finding
 
@@ -40,12 +42,19 @@ def source(each: ClaimResult) -> str:
 
 
 def course(each: ClaimResult) -> str:
-    """Say how much of a claim was measured, and how long that took."""
+    """Say how much of a claim was measured, how long that took, and where."""
     if not each.planned:
         return "not run"
     noun = "piece" if each.planned == 1 else "pieces"
     spent = f"{each.spent_s:.1f} s" if each.spent_s < 100 else f"{each.spent_s / 60:.1f} min"
-    return f"{each.done} of {each.planned} {noun}, {spent}"
+    return units.plain(
+        "; ".join(filter(None, (f"{each.done} of {each.planned} {noun}, {spent}", each.where)))
+    )
+
+
+def places(results: Iterable[ClaimResult]) -> list[str]:
+    """Name the devices, with dates, on which claims were measured."""
+    return list(dict.fromkeys(units.plain(each.where) for each in results if each.where))
 
 
 def failures(each: ClaimResult) -> list[str]:
