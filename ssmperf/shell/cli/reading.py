@@ -140,7 +140,10 @@ def report(
     if short and format_ != "markdown":
         raise UsageError("--short is a form of --format markdown: pass both")
     load_plugins(plugin)
-    of = "claims" if any(map(is_folder, runs)) else None
+    others = [path for path in runs if not is_folder(path)]
+    of = "claims" if len(others) < len(runs) else None
+    if of and others:
+        raise UsageError(f"{others[0]} is no folder of `reproduce`: show claims and runs apart")
     shown = [] if of else _to_show(*runs, force=force)
     given = load_reproduction(*runs) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []

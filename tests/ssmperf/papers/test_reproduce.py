@@ -191,7 +191,7 @@ def test_what_is_kept_is_judged_anywhere_without_measuring(
     assert code == 0 and "one: 2" in text and "unmeasured" not in text
     code, text, _ = verb(monkeypatch, capsys, str(out), "--format", "json", name="report")
     assert code == 0 and json.loads(text)["claims"][0]["agreement"] == "agrees"
-    for wrong in ([out, "--format", "csv"], [out, tmp_path]):
+    for wrong in ([out, "--format", "csv"], [out, tmp_path], [tmp_path, out]):
         code, _, err = verb(monkeypatch, capsys, *map(str, wrong), name="report")
         assert code == 2 and len(err.strip().splitlines()) == 1
     files = [out / "paper-order" / piece / "result.json" for piece in ("one", "two")]
