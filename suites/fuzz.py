@@ -37,6 +37,7 @@ class Fuzz:
     """One case per subject, backend and axis, where models, backends and sizes are all named."""
 
     name: str
+    decided_by_most = True  # of the judgements of an example whose error is near its tolerance
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         if not (selection.models and selection.backends and selection.names_sizes):

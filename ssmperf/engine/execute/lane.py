@@ -366,11 +366,11 @@ def contradiction(record: Record, entered: list[str], timing_s: float) -> str | 
 
     entered: the statuses that the judge has entered for the case. timing_s: how long it was being timed.
     """
-    claimed = record.numbers.get("judgements")
+    claimed, suite = record.numbers.get("judgements"), registry.suite(record.case.suite)
     wrong = [status for status in entered if status != "ok"]
-    if wrong:
+    if wrong and not (getattr(suite, "decided_by_most", False) and 2 * len(wrong) < len(entered)):
         return f"the record says ok, the judge says {wrong[0]}"
-    least = getattr(registry.suite(record.case.suite), "least_judgements", 0)
+    least = getattr(suite, "least_judgements", 0)
     if claimed != len(entered) or len(entered) < least:
         return f"the record speaks of {claimed} judgements, the judge has made {len(entered)}"
     window_s = record.numbers.get("window_s")

@@ -212,6 +212,24 @@ def test_a_record_must_agree_with_judge_and_driver(
     assert found is None if expected is None else expected in str(found)
 
 
+@pytest.mark.parametrize(
+    ("entered", "right"),
+    [
+        (["wrong", "ok", "ok", "ok", "ok"], True),
+        (["wrong", "wrong", "ok", "ok", "ok"], True),
+        (["wrong", "wrong", "wrong", "ok", "ok"], False),
+        (["wrong", "ok"], False),
+    ],
+)
+def test_most_judgements_decide_about_an_example_near_its_tolerance(entered: list[str], right: bool) -> None:
+    """`fuzz` judges it again on other values, and a process of its own then saw a wrong one."""
+    fuzzed = dataclasses.replace(CASE, suite="fuzz")
+    found = contradiction(
+        dataclasses.replace(record(judgements=len(entered)), case=fuzzed), entered, timing_s=0.0
+    )
+    assert (found is None) is right
+
+
 def test_a_foreign_backend_has_a_household_of_its_own(tmp_path: Path, own_registrations: None) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
