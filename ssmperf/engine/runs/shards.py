@@ -39,13 +39,11 @@ def joined(runs: Iterable[Run], *, force: bool = False) -> list[Run]:
     found: list[Run] = []
     plans: dict[Any, list[Run]] = {}
     for run in runs:
-        key = (_shard(run).get("plan"), _shard(run).get("count")) if is_shard(run) else None
-        if key is None:
+        key = (_shard(run)["plan"], _shard(run)["count"]) if is_shard(run) else None
+        if key is None or key not in plans:
             found.append(run)
-            continue
-        if key not in plans:
-            found.append(run)
-        plans.setdefault(key, []).append(run)
+        if key is not None:
+            plans.setdefault(key, []).append(run)
     parts = list(plans.values())
     if len(parts) > 1 and any(len(each) < _shard(each[0])["count"] for each in parts):
         raise UnreadableRun(f"shards of different plans: {'; '.join(map(_named, parts))}")

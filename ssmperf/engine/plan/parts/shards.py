@@ -34,9 +34,6 @@ class Shard:
         index, _, count = text.partition("/")
         return cls(int(index), int(count))
 
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
     def to_json(self, plan: Plan) -> dict[str, Any]:
         """Describe the shard and the whole plan of which it is a part, for `run.json`."""
         return {"index": self.index, "count": self.count, "plan": fingerprint(plan), "cases": len(plan.cases)}
