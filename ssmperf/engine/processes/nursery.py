@@ -39,7 +39,7 @@ class Nursery:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self.kept: set[int] = set()
-        config = {"socket": theirs.fileno(), "imports": list(imports), "parent_pid": os.getpid()}
+        config = {"socket": theirs.fileno(), "imports": list(imports)}
         try:
             with log.open("ab") as file:
                 self.process = subprocess.Popen(

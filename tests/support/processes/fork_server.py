@@ -163,9 +163,7 @@ def become(message: dict[str, Any], descriptors: Sequence[int], config: dict[str
     try:
         settle(message, descriptors)
         arguments = message["arguments"]
-        if message["module"] == NURSERY:
-            arguments = [json.dumps({**json.loads(arguments[0]), "parent_pid": os.getppid()})]
-        elif not message.get("full"):
+        if message["module"] != NURSERY and not message.get("full"):
             addresses = config["addresses"]
             Forking(lambda: addresses, lambda: config["imports"], os.environ).install(*STARTERS)
         code = run(message["module"], arguments)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +119,43 @@ def test_a_dead_nursery_is_an_error(nursery: Nursery, tmp_path: Path) -> None:
     nursery.process.wait()
     with pytest.raises(NurseryEnded):
         start(nursery, tmp_path, "nothing")
+
+
+def test_a_nursery_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    made: list[Nursery] = []
+
+    def make() -> None:
+        made.append(Nursery([], tmp_path / "nursery.log"))
+        made[0].wait_until_ready(60)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    try:
+        time.sleep(0.1)
+        made[0].sweep()
+        assert made[0].alive
+    finally:
+        made[0].close()
+
+
+DRIVER = """
+import pathlib, sys, time
+from ssmperf.engine.processes.nursery import Nursery
+nursery = Nursery([], pathlib.Path(sys.argv[1]))
+nursery.wait_until_ready(60)
+print(nursery.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_nursery_ends_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "nursery.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline())
+        driver.kill()
+    status, deadline = Path(f"/proc/{pid}/stat"), time.monotonic() + 10
+    while status.exists() and status.read_text().split(") ")[1][0] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not status.exists() or status.read_text().split(") ")[1][0] == "Z"
