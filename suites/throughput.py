@@ -199,7 +199,7 @@ def _trusted(
         observer=answers,
         samples=samples,
     )
-    judging.context.confirm(judging.case, measured.call, answers.freshen)
+    judging.context.confirm(judging.case, measured.call, answers.freshen, timing, memory or 0)
     return timing, answers.verdict(timing.every_s), answers.uneven
 
 

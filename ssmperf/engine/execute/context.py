@@ -85,8 +85,8 @@ class Context:
         timed, "waiting" begins a partner's turn, which counts for nothing, and "timing" ends it.
     on_progress: called with a text about the next step of something long; the time allowed for a case then
         starts again.
-    on_windows: called with a timed call of a foreign backend, and with what writes fresh values for it, to
-        do both as often as the driver asks.
+    on_windows: called with a timed call of a foreign backend, with what writes fresh values for it, to do
+        both as often as the driver asks, and with whether the call is the replay of a graph.
     options: those of the run. words: for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
@@ -106,7 +106,7 @@ class Context:
     ceilings: Ceilings
     on_phase: Callable[[str], None] = lambda phase: None
     on_progress: Callable[[str], None] = lambda text: None
-    on_windows: Callable[[Callable[[], Any], Callable[[], None]], None] = lambda call, fresh: None
+    on_windows: Callable[[Callable[[], Any], Callable[[], None], bool], None] = lambda *_: None
     options: RunOptions = RunOptions()
     words: tuple[str, ...] = ()
     nonce: int = 0
@@ -270,11 +270,23 @@ class Context:
         busy = (*self.host_load.busy_since(began_s), *timing.busy)
         return replace(timing, configuration=as_json(consulted) or None, window_s=window_s, busy=busy)
 
-    def confirm(self, case: Case, call: Callable[[], Any], fresh: Callable[[], None]) -> None:
-        """Let the driver time a foreign backend's call by its own clock. fresh: writes values for a call."""
-        if self.partner is None and self.is_guest(case):
-            self.on_windows(call, fresh)
-            self.on_phase("backend")
+    def confirm(
+        self, case: Case, call: Callable[[], Any], fresh: Callable[[], None], timing: Timing, peak_bytes: int
+    ) -> None:
+        """Let the driver time a foreign backend's call by its own clock, by replays if it can be captured.
+
+        fresh: writes values for a call.
+        """
+        if self.partner is not None or not self.is_guest(case):
+            return
+        graph = None if timing.graph_s is None else self._stopwatch(case).graph
+        replay = None if graph is None else graph.replayed(call, peak_bytes)
+        try:
+            self.on_windows(replay or call, fresh, replay is not None)
+        finally:
+            if graph is not None:
+                graph.release()
+        self.on_phase("backend")
 
     def _shared_core(self) -> int | None:
         """Choose the core for calls of one thread whose samples alternate with a partner's.

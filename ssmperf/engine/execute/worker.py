@@ -300,14 +300,16 @@ class _Answers:
         """Allow the current process, a fork, to answer."""
         self._pid = os.getpid()
 
-    def make_windows(self, device: str, call: Callable[[], Any], fresh: Callable[[], None]) -> None:
+    def make_windows(
+        self, device: str, call: Callable[[], Any], fresh: Callable[[], None], replays: bool
+    ) -> None:
         """Write values and make calls as often as the driver asks, time and again, until it asks for none.
 
-        fresh: writes values for a call.
+        fresh: writes values for a call. replays: whether a call is the replay of a graph.
         """
         import torch
 
-        self.send({"phase": "windows"})
+        self.send({"phase": "windows", "replays": replays})
         while asked := json.loads(self._requests.readline()):
             calls, writes = asked
             for number in range(max(calls, writes)):

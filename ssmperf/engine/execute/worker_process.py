@@ -106,6 +106,7 @@ class WorkerProcess:
         self.waited_s = 0.0  # by the same clock, how long it waited for its partner
         self.reference_s = 0.0  # and how long its values and their references were made
         self.least_call_s: float | None = None  # by the driver's clock; None if it has timed no call
+        self.replayed = False  # whether that was of replays, which do not wait for the host
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     @property
@@ -163,6 +164,7 @@ class WorkerProcess:
                 if before == "oracle":
                     self.reference_s += spent_s
                 if phase == "windows":
+                    self.replayed = message.get("replays") is True
                     self._time_windows(number, ends_s)
                     continue
                 if phase == "waiting":

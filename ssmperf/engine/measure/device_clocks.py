@@ -184,6 +184,10 @@ class GraphClock(EventClock):
         self._graph, self._captured, self._replay = graph, call, replay
         return None
 
+    def replayed(self, call: Call, needs_bytes: int = 0) -> Call | None:
+        """Capture a call and give what replays it, until `release`; None if it cannot be captured."""
+        return self._replay if self.capture(call, needs_bytes) is None else None
+
     def _record(self, graph: Any, call: Call) -> Any:
         """Capture a call into a graph, replay it once, which uploads it; return the call's result."""
         result = record(graph, call, self.cuda)

@@ -4,6 +4,9 @@ Everything here runs in the driver. Two windows of n and 3n calls take the same 
 that the slope between them is the time of a call. It is measured twice. Calls on the same values find caches
 warm: a timed call takes at least as long. In windows with 3n writes of fresh values, nothing is kept from an
 earlier call. A write may take longer behind a call than behind a write; the time of two writes is taken off.
+
+On a GPU, calls in a row wait for the host if that takes longer to issue them. So a call that can be captured
+is replayed; otherwise the host's time, as the worker says it, is allowed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ LEAST_S = 3e-3  # of a window: messages take a hundredth of it
 LONG_S = 0.02  # a call that alone is a window
 MOST_CALLS = 1 << 12
 SLOPES = 3  # of each kind, of which the least counts: other processes make some longer
+REPLAY_S = 1e-5  # that the host may take for the replay of a graph
 MOST_BELOW = 0.3  # by which a median may be below the bound
 
 
