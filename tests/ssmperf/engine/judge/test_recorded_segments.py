@@ -253,6 +253,7 @@ def test_the_oracle_replays_on_either_stream(
     given = {name: value for name, value in given.items() if value is not None}
     loss = torch.randn(2, length, 2, 4, device=device)
     stream = torch.cuda.current_stream() if default else torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         found = evaluate(entry.definition, given, length=length, grad_output=loss)
         segment = math.isqrt(length)
