@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.runs.scope import narrowed as narrowed
     from ssmperf.engine.runs.standings import Standing as Standing
     from ssmperf.engine.runs.standings import believed as believed
+    from ssmperf.engine.runs.standings import environment_of as environment_of
     from ssmperf.engine.runs.standings import first_places as first_places
     from ssmperf.engine.runs.standings import standings as standings
     from ssmperf.engine.runs.standings import with_native_parts as with_native_parts

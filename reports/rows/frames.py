@@ -21,6 +21,7 @@ from ssmperf.suitekit import (
     Section,
     Standing,
     believed,
+    environment_of,
     split_source,
     standings,
     with_native_parts,
@@ -49,7 +50,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     topic: the model, or `recurrence[regimes]`, `recurrence[analytic]`, ... for all bare cases of that kind.
     shape: the shape as text; its sizes are in the columns B, T, C, H, K, V, D, N.
     hardware: the device's name, if the run's environment states one.
-    environment: like hardware, with the environment's id if several environments share a device's name.
+    environment: like hardware, with an id if environments that do not compare share a device's name.
     error_ratio, worst_object: the largest ratio of an error to its tolerance, and the object that has it.
     standing, mark, standing_reason, time_note: whether the backend competes; see `ssmperf.Standing`.
     date, tag, commit, dirty, plugin, plugin_sha256, plugin_commit, plugin_dirty: when it was measured, and of
@@ -216,8 +217,8 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
 def _row(name: str, run: Run, measured: Record, standing: Standing) -> dict[str, Any]:
     record, origin = measured.to_json(), Origin.of(run, measured).to_json()
     sizes = record.pop("shape")
-    if record["env_id"] is None and len(run.environments) == 1:
-        record["env_id"] = next(iter(run.environments))  # the plan refused the case, so it never ran
+    place = environment_of(run, measured)
+    record["env_id"] = record["env_id"] or place  # the plan refused the case, so it never ran
     source = split_source(record["operand_source"])[0]
     family = "regimes" if source in REGIMES else source
     return {
@@ -228,6 +229,7 @@ def _row(name: str, run: Run, measured: Record, standing: Standing) -> dict[str,
         "topic": record["model"] or f"{record['recurrence']}[{family}]",
         "shape": " ".join(f"{letter}{size}" for letter, size in sizes.items()),
         "hardware": hardware(run.environments.get(record["env_id"]), record["device"]),
+        "environment": place,
         **_worst(record.get("errors"), record.get("tolerances")),
         **dict(zip(_STANDING, (standing.name, standing.mark, standing.reason, standing.note), strict=True)),
         **{name: plain(value) if isinstance(value, str) else value for name, value in origin.items()},
@@ -238,10 +240,10 @@ def _name_environments(rows: list[dict[str, Any]]) -> None:
     """Set `environment`: the hardware's name, followed by the id if several environments share that name."""
     ids: dict[str | None, set[str | None]] = {}
     for row in rows:
-        ids.setdefault(row["hardware"], set()).add(row["env_id"])
+        ids.setdefault(row["hardware"], set()).add(row["environment"])
     for row in rows:
         shared = len(ids[row["hardware"]]) > 1
-        row["environment"] = " ".join(filter(None, [row["hardware"], row["env_id"] if shared else None]))
+        row["environment"] = " ".join(filter(None, [row["hardware"], row["environment"] if shared else None]))
 
 
 def hardware(environment: Any, device: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ssmperf import Case, Record, Shape, Status
+from ssmperf.engine.machine.environment import places
 from ssmperf.suitekit import Chart, Section
 
 BACKENDS = ("sequential", "blelloch", "hillis_steele", "chunkwise", "logspace", "surrogate_softmax", "fft",
@@ -38,6 +39,10 @@ class FakeRun:
     path: Path = Path("runs/20260101T120000-fake")
     meta: dict[str, Any] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, str]:
+        return places(self.environments)
 
 
 def make_case(**changes: Any) -> Case:

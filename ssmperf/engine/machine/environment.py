@@ -70,6 +70,37 @@ def env_id(environment: Mapping[str, Any]) -> str:
     the UUID of the GPU, and the version of ssmperf, since comparing its versions is the purpose of a
     comparison.
     """
+    text = json.dumps(_matters(environment), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def places(environments: Mapping[str, Any]) -> dict[str, str]:
+    """Give the first environment, by id, with which each compares: it may lack peers that the other has."""
+    found: dict[str, str] = {}
+    for id_, environment in environments.items():
+        alike = (
+            first
+            for first in dict.fromkeys(found.values())
+            if all(_alike(environment, environments[each]) for each in found if found[each] == first)
+        )
+        found[id_] = next(alike, id_)
+    return found
+
+
+def _alike(one: Any, other: Any) -> bool:
+    try:
+        first, second = _matters(one), _matters(other)
+        for peer in {*first["versions"]} ^ {*second["versions"]}:
+            if peer not in PEERS:
+                return False
+            first["versions"].pop(peer, None)
+            second["versions"].pop(peer, None)
+    except (KeyError, TypeError, AttributeError):  # a file from elsewhere
+        return False
+    return first == second
+
+
+def _matters(environment: Mapping[str, Any]) -> dict[str, Any]:
     hardware = environment["hardware"]
     matters = {
         "device": str(environment["device"]).partition(":")[0],
@@ -83,8 +114,7 @@ def env_id(environment: Mapping[str, Any]) -> str:
     }
     if SHARED_PROCESS in environment:
         matters[SHARED_PROCESS] = environment[SHARED_PROCESS]
-    text = json.dumps(matters, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return matters
 
 
 def versions() -> dict[str, str | None]:

@@ -241,10 +241,14 @@ def envelope_fields(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def environment_of(run: Run, record: Record) -> str | None:
-    """Get the id of a record's environment; a case that never ran belongs to the run's only environment."""
-    if record.env_id is None and len(run.environments) == 1:
-        return str(next(iter(run.environments)))
-    return record.env_id
+    """Get the id of the first environment that compares with a record's.
+
+    A case that never ran belongs to the run's only place.
+    """
+    places = {*run.places.values()}
+    if record.env_id is None:
+        return places.pop() if len(places) == 1 else None
+    return run.places.get(record.env_id, record.env_id)
 
 
 def _operands(run: Run, record: Record) -> Hashable:

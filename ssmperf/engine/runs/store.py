@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from ssmperf.engine.cases import reading
 from ssmperf.engine.cases.origin import Origin, hardware
 from ssmperf.engine.cases.reading import parse
 from ssmperf.engine.cases.record import SCHEMA_VERSION, Record, Status, one_line
+from ssmperf.engine.machine.environment import places
 from ssmperf.engine.plan.run_options import Names
 from ssmperf.engine.runs.foreign import benchmark_json
 from ssmperf.engine.runs.question import Best, BestQuestion
@@ -65,6 +67,11 @@ class Run:
         """Environments by id, as the workers captured them."""
         found = self.meta.get("environments", {})
         return found if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def places(self) -> Mapping[str, str]:
+        """The first of the environments that compare with each, by id; see `environment.places`."""
+        return places(self.environments)
 
     def __repr__(self) -> str:
         """Describe the run in a few lines, since people print runs in notebooks."""

@@ -183,3 +183,14 @@ def test_a_gpu_is_described() -> None:
     found = environment.capture("cuda:0")
     assert json.loads(json.dumps(found)) == found
     assert found["hardware"]["gpu"]["multiprocessors"] > 0 and found["driver"]
+
+
+def test_a_place_is_one_whatever_peers_are_installed_besides(captured: dict[str, Any]) -> None:
+    bare = {**captured, "versions": {**captured["versions"]}}
+    bare["versions"].pop("fla-core", None)
+    with_fla = {**bare, "versions": {**bare["versions"], "fla-core": "1"}}
+    with_mamba = {**bare, "versions": {**bare["versions"], "mamba-ssm": "2"}}
+    newer_fla = {**bare, "versions": {**bare["versions"], "fla-core": "2"}}
+    newer_torch = {**bare, "versions": {**bare["versions"], "torch": "9"}}
+    given = {"a": with_fla, "b": with_mamba, "c": newer_fla, "d": newer_torch, "e": {}, "f": bare}
+    assert environment.places(given) == {"a": "a", "b": "a", "c": "c", "d": "d", "e": "e", "f": "a"}
