@@ -86,7 +86,6 @@ class Schedule:
             self.places, self.T, self.H, self.count, K=self.K, C=CHUNK,
             BK=width_of(self.K, self.cut.inverse_key), SHARED=self.shared, GATED=log_a is not None,
             PRECISION=self.precision, num_warps=self.cut.inverse_warps,
-            **at_most(self.cut.inverse_registers),
         )  # fmt: skip
         return high, low, scores, gates
 
@@ -108,11 +107,6 @@ class Schedule:
     @property
     def sizes(self) -> tuple[Any, ...]:
         return self.T, self.H, loop_bound(self.count)
-
-
-def at_most(registers: int) -> dict[str, int]:
-    """The option of a launch that limits a thread's registers; none for 0."""
-    return {"maxnreg": registers} if registers else {}
 
 
 @planned
@@ -163,7 +157,6 @@ def backward_pass(
         loop_bound(K), loop_bound(schedule.V), K=K, V=schedule.V, C=CHUNK, BK=strip,
         BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
         PRECISION=schedule.precision, STAGES=cut.grad_stages, num_warps=cut.grad_warps,
-        **at_most(cut.grad_registers),
     )  # fmt: skip
     return dq, dk, dv, dbeta, dlog_a, dinitial
 

@@ -11,52 +11,33 @@ import triton
 import triton.language as tl
 
 from ..._triton.sequences import chunk_steps
-from .parts import BLOCK, HALF, block_decay, gates_of, rows_of, split, up_to
-
-
-@triton.jit
-def parted(x):
-    """A float32 matrix as the sum of two: the first has 11 bits, as TF32 has; 21 to 22 are kept of both."""
-    high = (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
-    return high, x - high
-
-
-@triton.jit
-def exactly(a, b, total):
-    """total + a · b of matrices in two parts each."""
-    a_high, a_low = a
-    b_high, b_low = b
-    total = tl.dot(a_low, b_high, total, input_precision="tf32")
-    total = tl.dot(a_high, b_low, total, input_precision="tf32")
-    return tl.dot(a_high, b_high, total, input_precision="tf32")
+from .parts import BLOCK, block_decay, gates_of, rows_of, split, up_to
 
 
 @triton.jit
 def next_row(inverse, above, i):
-    """Row i of both halves of (I + lower)⁻¹, where above = lowerᵀ and the rows before are known.
-
-    lower, and so its inverse, is 0 outside of two blocks on the diagonal. Sums start from −0, which adding
-    leaves as it is, so that the compiler drops what cannot be in row i.
-    """
-    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
-    weights = tl.sum(tl.where(columns % HALF == i, above, -0.0), axis=1)
+    """Row i of (I + lower)⁻¹, where above = lowerᵀ and the rows before are known."""
+    rows, columns = tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    weights = tl.sum(tl.where(columns[None, :] == i, above, 0.0), axis=1)
     row = tl.sum(weights[:, None] * inverse, axis=0)
-    own = (rows % HALF == i) & (rows // HALF == columns // HALF)
-    return tl.where(own, inverse - row[None, :], inverse)
+    return tl.where(rows[:, None] == i, inverse - row[None, :], inverse)
 
 
 @triton.jit
 def substituted(a0, a1, a2, a3):
-    """(I + lower)⁻¹ of the two halves of four strictly lower triangular blocks, given transposed."""
-    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
-    one, own = (rows == columns).to(tl.float32), rows // HALF == columns // HALF
-    a0, a1 = tl.where(own, a0, 0.0), tl.where(own, a1, 0.0)
-    a2, a3 = tl.where(own, a2, 0.0), tl.where(own, a3, 0.0)
+    """(I + lower)⁻¹ of four strictly lower triangular blocks, given transposed, row after row."""
+    rows = tl.arange(0, BLOCK)
+    one = (rows[:, None] == rows[None, :]).to(tl.float32)
     i0, i1, i2, i3 = one, one, one, one
-    for i in tl.static_range(1, HALF):
+    for i in range(1, BLOCK):
         i0, i1 = next_row(i0, a0, i), next_row(i1, a1, i)
         i2, i3 = next_row(i2, a2, i), next_row(i3, a3, i)
     return i0, i1, i2, i3
+
+
+@triton.jit
+def exactly(a, b):
+    return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
@@ -64,22 +45,6 @@ def transposed(product, rate):
     """(tril(diag(β) K Kᵀ, −1))ᵀ of a block on the diagonal, from its K Kᵀ, which is symmetric."""
     rows = tl.arange(0, BLOCK)
     return tl.where(rows[:, None] < rows[None, :], tl.trans(rate) * product, 0.0)
-
-
-@triton.jit
-def whole(parts):
-    high, low = parts
-    return high + low
-
-
-@triton.jit
-def joined(inverse, product, rate):
-    """(I + tril(diag(β) P, −1))⁻¹ of a block on the diagonal, from the inverses of its halves."""
-    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
-    below = parted(tl.where(rows // HALF > columns // HALF, -rate * product, 0.0))
-    zero = tl.zeros((BLOCK, BLOCK), tl.float32)
-    halves = parted(inverse)
-    return parted(exactly(halves, parted(exactly(below, halves, zero)), inverse))
 
 
 @triton.jit
@@ -132,19 +97,14 @@ def inverted(p, b0, b1, b2, b3):
     i0, i1, i2, i3 = substituted(
         transposed(p00, b0), transposed(p11, b1), transposed(p22, b2), transposed(p33, b3)
     )
-    zero = tl.zeros((BLOCK, BLOCK), tl.float32)
-    a0, a1, a2, a3 = joined(i0, p00, b0), joined(i1, p11, b1), joined(i2, p22, b2), joined(i3, p33, b3)
-    l10, l20, l21 = parted(-b1 * p10), parted(-b2 * p20), parted(-b2 * p21)
-    l30, l31, l32 = parted(-b3 * p30), parted(-b3 * p31), parted(-b3 * p32)
-    i10 = exactly(a1, parted(exactly(l10, a0, zero)), zero)
-    i21 = exactly(a2, parted(exactly(l21, a1, zero)), zero)
-    i32 = exactly(a3, parted(exactly(l32, a2, zero)), zero)
-    a10, a21 = parted(i10), parted(i21)
-    i20 = exactly(a2, parted(exactly(l21, a10, exactly(l20, a0, zero))), zero)
-    i31 = exactly(a3, parted(exactly(l32, a21, exactly(l31, a1, zero))), zero)
-    last = exactly(l31, a10, exactly(l30, a0, zero))
-    i30 = exactly(a3, parted(exactly(l32, parted(i20), last)), zero)
-    return whole(a0), whole(a1), whole(a2), whole(a3), i10, i20, i21, i30, i31, i32
+    l10, l20, l21, l30, l31, l32 = b1 * p10, b2 * p20, b2 * p21, b3 * p30, b3 * p31, b3 * p32
+    i10 = -exactly(i1, exactly(l10, i0))
+    i21 = -exactly(i2, exactly(l21, i1))
+    i32 = -exactly(i3, exactly(l32, i2))
+    i20 = -exactly(i2, exactly(l20, i0) + exactly(l21, i10))
+    i31 = -exactly(i3, exactly(l31, i1) + exactly(l32, i21))
+    i30 = -exactly(i3, exactly(l30, i0) + exactly(l31, i10) + exactly(l32, i20))
+    return i0, i1, i2, i3, i10, i20, i21, i30, i31, i32
 
 
 @triton.jit(do_not_specialize=("T", "H", "NT"))

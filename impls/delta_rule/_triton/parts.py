@@ -9,7 +9,6 @@ from ..._triton.sequences import RESET
 
 CHUNK = 64
 BLOCK = tl.constexpr(16)  # steps of a block of the inverse
-HALF = tl.constexpr(8)  # of those that are inverted by substitution
 
 
 @triton.jit

@@ -18,7 +18,6 @@ class Tiles:
     sums over at once. grad_warps, grad_stages: of that program.
     inverse_key: width of the keys that the products of the inverse sum over at once. inverse_warps: of that
     program.
-    grad_registers, inverse_registers: of a thread at most, so that more programs fit; 0 for any number.
     """
 
     walk: int = 64
@@ -29,10 +28,8 @@ class Tiles:
     value: int = 64
     grad_warps: int = 8
     grad_stages: int = 2
-    grad_registers: int = 0
     inverse_key: int = 32
     inverse_warps: int = 1
-    inverse_registers: int = 0
 
     def __post_init__(self) -> None:
         widths = (self.walk, self.key, self.value, self.inverse_key)
@@ -41,7 +38,6 @@ class Tiles:
             any(size < 1 or size & (size - 1) for size in powers)
             or min(widths) < 16
             or min(self.walk_stages, self.back_stages, self.grad_stages) < 1
-            or min(self.grad_registers, self.inverse_registers) < 0
         ):
             raise ValueError("sizes are powers of two, widths at least 16, and stages above 0")
 
