@@ -23,20 +23,25 @@ def load_all(paths: Sequence[Path], *, force: bool = False) -> tuple[list[Run], 
     The shards of a plan become one run. force: whether also those that were measured on different devices.
 
     Raises:
-        UnreadableRun: a run that is named cannot be read, there is none, or shards cannot be joined.
+        UnreadableRun: a run that is named cannot be read or joined, or there is none.
     """
     left_out: list[str] = []
-    runs = []
+
+    def refuse(error: UnreadableRun, *refused: Path) -> None:
+        if any(path in paths for path in refused):
+            raise error
+        left_out.append(str(error))
+
+    found = []
     for path in _run_paths(paths, left_out):
         try:
-            runs.append(load(path))
+            found.append(load(path))
         except UnreadableRun as error:
-            if path in paths:
-                raise
-            left_out.append(str(error))
+            refuse(error, path)
+    runs = joined(found, force=force, refuse=refuse)
     if not runs:
         raise UnreadableRun(some(left_out) or "no run is named")
-    return joined(runs, force=force), left_out
+    return runs, left_out
 
 
 def load_run(path: Path, *, force: bool = False) -> Run:
