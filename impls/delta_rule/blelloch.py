@@ -37,8 +37,8 @@ def _all_states(maps: Maps, initial_state: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """Seven operators per level upwards and four downwards."""
-    return 11 * rounds(shape) + 16
+    """Eighteen operators per level upwards and four downwards."""
+    return 22 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:

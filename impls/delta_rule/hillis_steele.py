@@ -29,8 +29,8 @@ def _doubling(maps: Maps) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """Seven operators and three copies per round."""
-    return 10 * rounds(shape) + 16
+    """Eighteen operators and three copies per round."""
+    return 21 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:

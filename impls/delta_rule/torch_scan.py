@@ -58,8 +58,8 @@ def _inclusive(maps: Maps, initial_state: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """About twenty operators per level of the recursion."""
-    return 22 * rounds(shape) + 16
+    """About forty operators per level of the recursion."""
+    return 44 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:

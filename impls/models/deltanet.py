@@ -18,7 +18,7 @@ from ._parts import checked_width
 
 EPSILON = 1e-6  # of the published code's norm, under the root
 STEP_RANGE = (1e-3, 1e-1)
-RATE_RANGE = (1.0, 16.0)
+RATE_RANGE = (0.0, 16.0)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class DeltaNet(DeltaRule):
 class GatedDeltaNet(DeltaNet):
     """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t, α = exp(−e^A softplus(W x + b)).
 
-    As DeltaNet, with v = SiLU(W x) and Mamba-2's gate per head: e^A starts uniform in [1, 16], softplus(b)
+    As DeltaNet, with v = SiLU(W x) and Mamba-2's gate per head: e^A starts uniform in [0, 16], softplus(b)
     log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x is (B, T, width), y (B, T, H·V).
     """
 

@@ -14,7 +14,9 @@ from ssmperf.authoring import gate_precision, model
 from . import _papers as papers
 from ._delta_blocks import KDABlock
 from ._parts import below_zero
-from .deltanet import RATE_RANGE, ConvolvedDeltaRule, first_step_bias, unit
+from .deltanet import ConvolvedDeltaRule, first_step_bias, unit
+
+RATE_RANGE = (1.0, 16.0)
 
 
 @model(
@@ -31,7 +33,8 @@ class KDA(ConvolvedDeltaRule):
     o and its gate belong to the block. e^A starts uniform in [1, 16], softplus(b) log-uniform in
     [1e-3, 1e-1]. Where the shape has G, q and k have G heads. x is (B, T, width), y (B, T, H·V).
 
-    lower_bound: of log α; then log α = lower_bound · σ(e^A (W₂W₁ x + b)). Published layers have −5.
+    lower_bound: of log α; then log α = lower_bound · σ(e^A (W₂W₁ x + b)), and e^A starts at 1. Published
+        layers have −5.
 
     Raises:
         UsageError: a width below 1, or a lower bound that is not below 0.
@@ -54,7 +57,8 @@ class KDA(ConvolvedDeltaRule):
         self.step_down = nn.Linear(self.width, V, bias=False)
         self.step_up = nn.Linear(V, H * K, bias=False)
         self.step_bias = nn.Parameter(first_step_bias(H, K))
-        self.A_log = nn.Parameter(torch.log(torch.empty(H).uniform_(*RATE_RANGE)))
+        first_rate = torch.ones(H) if lower_bound is not None else torch.empty(H).uniform_(*RATE_RANGE)
+        self.A_log = nn.Parameter(torch.log(first_rate))
 
     def lower(self, projected: Tensor, x: Tensor) -> dict[str, Any]:
         H, K = self.shape["H"], self.shape["K"]

@@ -288,7 +288,7 @@ def history(
         damaged ones, with the reason.
 
     Raises:
-        UnreadableRun: no run can be read.
+        UnreadableRun: a run that is named cannot be read, or there is none.
         UsageError: the threshold is illegal, the baseline is none of the runs, or no case has a name.
     """
     given = [runs] if isinstance(runs, (str, os.PathLike)) else list(runs)
@@ -339,9 +339,9 @@ def best(
     refuted: the date of a newer run in which one of the fastest backends is wrong there; else empty.
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
-    found: list[Run] = []
-    for each in given:
-        found += load_all([Path(each)])[0] if isinstance(each, (str, os.PathLike)) else [each]
+    paths = [Path(each) for each in given if isinstance(each, (str, os.PathLike))]
+    found = [each for each in given if not isinstance(each, (str, os.PathLike))]
+    found += load_all(paths)[0] if paths else []
     question = BestQuestion.of(
         found, models=models, axis=axis, dtype=dtype, pass_=pass_, workload=workload, **sizes
     )

@@ -51,7 +51,11 @@ def chunked(*, own_choice: bool) -> Callable[..., Prepared]:
 
 
 def call_chunked(form: str, *operands: Any) -> Any:
-    """Call the chunk kernels of a form; gives (o, S_T)."""
+    """Call the chunk kernels of a form; gives (o, S_T).
+
+    Raises:
+        Unsupported: fla hands the call to FlashQLA, which takes no empty sequences.
+    """
     if form == "none":
         from fla.ops.delta_rule import chunk_delta_rule
 
@@ -59,7 +63,13 @@ def call_chunked(form: str, *operands: Any) -> Any:
     if form == "scalar":
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-        return _call(chunk_gated_delta_rule, *operands)
+        try:
+            return _call(chunk_gated_delta_rule, *operands)
+        except ValueError as error:
+            bounds = operands[-1]
+            if bounds is None or bounds.diff().all():
+                raise
+            raise Unsupported(f"empty sequences: {error}") from error
     if form == "key":
         from fla.ops.kda import chunk_kda
 

@@ -42,6 +42,7 @@ _LATEX = str.maketrans(
     }
 )
 
+NO_TIME = ("–", False)
 Cells = dict[str, tuple[str, bool]]  # of a length: backend to its text, and whether it is the fastest
 
 
@@ -98,17 +99,19 @@ def _time(row: Mapping[str, Any], rank: str) -> str:
     return f"{text} {units.spread(row[rank], row.get(low), row.get(high))}".strip()
 
 
-def split(pivot: Pivot, text: Callable[[str, bool], str]) -> Iterator[tuple[list[str], list[list[str]]]]:
+def split(
+    pivot: Pivot, write: Callable[[str, bool], str], width_of: Callable[[str, bool], int]
+) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Give the headings and lines of tables that are narrow enough; each has the lengths in front.
 
-    text: writes a cell, of its text and whether it is the fastest.
+    write, width_of: make a cell and say how wide it is shown, from its text and whether it is the fastest.
     """
     width = 5 + max(map(len, pivot.lines))
     groups: list[list[str]] = [[]]
     used = width
     for name in pivot.backends():
-        cells = [text(*cells[name]) for cells in pivot.lines.values() if name in cells]
-        own = 3 + max(PADDING + len(name), *map(len, cells))
+        widths = [width_of(*cells[name]) for cells in pivot.lines.values() if name in cells]
+        own = 3 + max(PADDING + len(name), *widths)
         if groups[-1] and used + own > WIDEST:
             groups.append([])
             used = width
@@ -116,7 +119,7 @@ def split(pivot: Pivot, text: Callable[[str, bool], str]) -> Iterator[tuple[list
         used += own
     for names in groups:
         lines = [
-            [length, *(text(*cells[name]) if name in cells else "–" for name in names)]
+            [write(*cell) for cell in ((length, False), *(cells.get(name, NO_TIME) for name in names))]
             for length, cells in pivot.lines.items()
             if not cells.keys().isdisjoint(names)
         ]
@@ -134,7 +137,7 @@ def markdown_short(runs: Sequence[Run], destination: Path | None = None) -> str 
     parts = []
     for pivot in pivots(runs):
         parts.append(f"**{escape(pivot.title)}**")
-        for headings, lines in split(pivot, cell):
+        for headings, lines in split(pivot, cell, lambda *each: len(cell(*each))):
             align = ["left", *["right"] * (len(headings) - 1)]
             parts.append(
                 tabulate(lines, [*map(escape, headings)], "pipe", disable_numparse=True, colalign=align)
@@ -148,18 +151,14 @@ def latex(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Write tables for a paper; they need the package booktabs."""
     parts = ["% needs \\usepackage{booktabs}"]
     tables = [
-        _latex_table(_framed(headings, lines), pivot)
+        _latex_table(pd.DataFrame(lines, columns=[*map(in_latex, headings)]), pivot)
         for pivot in pivots(runs)
-        for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
+        for headings, lines in split(pivot, _latex_cell, lambda text, fastest: 1 + len(text))
     ]
     for first in range(0, len(tables), MOST_FLOATS):
         parts += [r"\clearpage"] if first else []
         parts += tables[first : first + MOST_FLOATS]
     return deliver("\n".join(parts) + "\n", destination)
-
-
-def _framed(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> pd.DataFrame:
-    return pd.DataFrame([[*map(_bold, line)] for line in lines], columns=[*map(in_latex, headings)])
 
 
 def _latex_table(table: pd.DataFrame, pivot: Pivot) -> str:
@@ -169,10 +168,8 @@ def _latex_table(table: pd.DataFrame, pivot: Pivot) -> str:
     return style.to_latex(hrules=True, caption=caption, position_float="centering", column_format=columns)
 
 
-def _bold(cell: str) -> str:
-    """A cell of `split`, whose first character says whether it is the fastest; lengths have none."""
-    text = in_latex(cell.lstrip("* "))
-    return f"\\textbf{{{text}}}" if cell.startswith("*") else text
+def _latex_cell(text: str, fastest: bool) -> str:
+    return f"\\textbf{{{in_latex(text)}}}" if fastest else in_latex(text)
 
 
 def in_latex(text: Any) -> str:

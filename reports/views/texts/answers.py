@@ -116,10 +116,15 @@ def needs(contest: Contest) -> list[str]:
     ]
 
 
-def measured(contest: Contest) -> str:
-    """Say when a contest was measured, and of which code."""
-    date = contest["date"][:DAY] or "no date"
-    return f"{date}, commit {contest['commit']}" if contest["commit"] else date
+def measured(*contests: Contest) -> str:
+    """Say when contests were measured, and of which code."""
+    commits: dict[str, dict[str, None]] = {}
+    for each in contests:
+        commits.setdefault(each["date"][:DAY] or "no date", {})[each["commit"]] = None
+    return ", ".join(
+        ", ".join([date, *(f"commit {commit}" for commit in of_date if commit)])
+        for date, of_date in commits.items()
+    )
 
 
 def unranked(contest: Contest, entry: Mapping[str, Any]) -> str:
@@ -151,9 +156,9 @@ def cards(found: Sequence[PhaseAnswer]) -> list[Text | Table]:
         for label, text in lines(members):
             grid.add_row(Text(label), Text(text))
         newest = [each.contest for each in members if not each.contest["older"]]
-        facts = ((each["dtype"], each["hardware"], measured(each)) for each in newest)
-        where = (", ".join(dict.fromkeys(values)) for values in zip(*facts, strict=True))
-        parts += [Text(f"{name}  ({', '.join(where)})", style="bold"), grid, Text()]
+        facts = dict.fromkeys(each[name] for name in ("dtype", "hardware") for each in newest)
+        where = ", ".join([*facts, measured(*newest)])
+        parts += [Text(f"{name}  ({where})", style="bold"), grid, Text()]
     return parts[:-1]
 
 

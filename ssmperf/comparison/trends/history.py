@@ -274,7 +274,7 @@ def trace(
         step, or its first run of all.
 
     Raises:
-        UnreadableRun: no run can be read.
+        UnreadableRun: as from `load_all`; or no run has a date.
         UsageError: the baseline is none of the runs or several, no case has a name of the restriction, or
             `alarm` is neither "show" nor "fail".
     """

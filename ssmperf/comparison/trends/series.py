@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,12 +12,11 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.origin import Origin, moment
 from ssmperf.engine.cases.record import Record, Status, one_line
 from ssmperf.engine.machine.calibration import device_name
-from ssmperf.engine.runs.folders import run_paths
+from ssmperf.engine.runs.folders import load_all
 from ssmperf.engine.runs.rounds import values_of
 from ssmperf.engine.runs.scope import Restriction
-from ssmperf.engine.runs.shards import joined
 from ssmperf.engine.runs.standings import environment_of, rank_fields
-from ssmperf.engine.runs.store import Run, load
+from ssmperf.engine.runs.store import Run, some
 from ssmperf.errors import UnreadableRun
 
 LEAST, MOST = 1e-30, 1e30  # of a number: no unit needs more, and ratios and their intervals do not overflow
@@ -89,24 +88,19 @@ class Gathered:
     left_out: tuple[str, ...]
 
 
-def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
+def gather(paths: Sequence[Path], restriction: Restriction) -> Gathered:
     """Read all runs and files of pytest-benchmark that are named, or lie in a folder that is named.
 
     Runs of different devices are in different series. Of runs that measured in different ways, those that
     measured like the last run of the device are kept.
 
     Raises:
-        UnreadableRun: no run can be read.
+        UnreadableRun: as from `load_all`; or no run has a date.
         UnknownName: no case has a name of the restriction.
     """
-    left_out: list[str] = []
-    found, dated = [], []
-    for path in run_paths(paths, left_out):
-        try:
-            found.append(load(path))
-        except UnreadableRun as error:
-            left_out.append(str(error))
-    for run in joined(found):
+    runs, left_out = load_all(paths)
+    dated = []
+    for run in runs:
         try:
             dated.append((_date(run), str(run.path), run))
         except UnreadableRun as error:
@@ -114,7 +108,7 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
             continue
         left_out += run.warnings
     if not dated:
-        raise UnreadableRun("; ".join(left_out[:3]) or "no run is named")
+        raise UnreadableRun(some(left_out))
     runs = [run for _, _, run in sorted(dated, key=lambda each: each[:2])]
     restriction.check(record.case for run in runs for record in run.records)
     series = _series(runs, restriction, left_out)

@@ -37,6 +37,7 @@ from ssmperf.errors import UsageError
 # How runs measure: times of different versions are not times of the same thing.
 # 2: every timed call has values of its own.
 MEASUREMENT = 2
+PLAN_GROWTH = 1 / 8  # of a plan to which cases are added, before all of it is written again
 UNFINISHED = "unfinished"  # folder of a run: files that cases keep until they end, one folder per case
 SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # fields of a preset in `run.json`
 
@@ -234,22 +235,21 @@ class OpenRun:
         """The cases whose stand-in has turned out not to be ok."""
         return self.stand_ins.left(self.plan.to_run, self.ended)
 
-    def record_refusals(self) -> None:
-        """Record the cases that the plan refuses, unless that was done before."""
-        for item in self.plan.refused:
-            if (item.case.id, 0) not in self.done:
+    def record_refusals(self, planned: Iterable[Planned] | None = None) -> None:
+        """Record the refused cases, of the plan unless others are given, if that was not done before."""
+        for item in self.plan.cases if planned is None else planned:
+            if item.refusal is not None and (item.case.id, 0) not in self.done:
                 command = command_that_repeats(item.case, self.words)
                 refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
                 self._record(0, refused)
 
     def add(self, planned: Sequence[Planned]) -> None:
-        """Add cases to the plan, and record those that it refuses."""
-        self.plan = Plan((*self.plan.cases, *planned), self.plan.workloads)
+        """Store that the run has cases beyond its plan, and record those that are refused."""
         for path in _source_files(planned) - self._sources.keys():
             self._sources[path] = plugin_state(path)
         with self._lock:
-            self.writer.set_plan([item.case.id for item in self.plan.cases])
-        self.record_refusals()
+            self.writer.add_to_plan([item.case.id for item in planned], growth=PLAN_GROWTH)
+        self.record_refusals(planned)
 
     @property
     def events(self) -> Events:

@@ -18,6 +18,7 @@ from ssmperf.errors import UnknownName, Unsupported
 VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}
 RESET_EVERY = 100  # steps, in the mean
 STEEP_MEAN, STEEP_AT = -2.5, 4096  # log gates of a head in the mean, at that T with seed 0
+STEEP_WITHIN, MOST_STEPS = 1e-5, 50  # of that mean, where log gates are clipped
 SLOW_LOG_GATE, SLOW_ONE_IN = -0.001, 4  # of the heads, or of the key channels where gates have these
 NAMED = (RESET, STEEP, SLOW)
 
@@ -77,7 +78,8 @@ def change_decay(
     change: a factor as text, where 0 leaves no decay at all.
         `reset` makes some steps exact resets, with the log gate −∞. They are drawn at random, one in a
         hundred in the mean, each for all gates of its batch item.
-        `steep` multiplies the gates of each head by a factor that makes their mean −2.5 in `start`.
+        `steep` multiplies the gates of each head by a factor that makes their mean −2.5 in `start`, where
+        those below `least` count as `least`.
         `slow` sets the log gate to −0.001 in one head of four, the first, or in one key channel of four.
     least: the least log gate that the model's formula can give, where it has one; see `Model`.
     start: makes the model's operands at T = 4,096 and seed 0, for `steep`.
@@ -98,7 +100,7 @@ def change_decay(
         if factor is not None:
             changed[name] = _multiplied(value, factor)
         elif has_time(name, value, length):
-            changed[name] = _apply_named(change, name, value, seed, start)
+            changed[name] = _apply_named(change, name, value, seed, least, start)
             if least is not None:
                 changed[name] = changed[name].clamp(min=least)
     if all(changed[name] is operands[name] for name in operands):
@@ -126,7 +128,12 @@ def check_range(change: str, least: float | None) -> None:
 
 
 def _apply_named(
-    change: str, name: str, value: Tensor, seed: int, start: Callable[[], Mapping[str, Any]] | None
+    change: str,
+    name: str,
+    value: Tensor,
+    seed: int,
+    least: float | None,
+    start: Callable[[], Mapping[str, Any]] | None,
 ) -> Tensor:
     """Change log gates (B, T, ...) as the name of the change says."""
     if change == RESET:
@@ -138,9 +145,25 @@ def _apply_named(
         slow = torch.arange(value.shape[-1], device=value.device) % SLOW_ONE_IN == 0
         return value.masked_fill(slow, SLOW_LOG_GATE)
     assert start is not None
-    mean = start()[name].double().mean(dim=[each for each in range(value.dim()) if each != 2], keepdim=True)
-    steep: Tensor = value * (STEEP_MEAN / mean).to(value)
-    return steep
+    return value * _steep_factor(start()[name].double(), least).to(value)
+
+
+def _steep_factor(start: Tensor, least: float | None) -> Tensor:
+    """Compute the factor of each head of log gates (B, T, H, ...) that makes their mean −2.5, once clipped.
+
+    Newton's method from below. The clipped mean's size is concave in the factor, so no step goes too far.
+    """
+    over = [axis for axis in range(start.dim()) if axis != 2]
+    factor = STEEP_MEAN / start.mean(over, keepdim=True)
+    if least is None or least >= STEEP_MEAN:
+        return factor
+    for _ in range(MOST_STEPS):
+        gates = start * factor
+        missing = STEEP_MEAN - gates.clamp(min=least).mean(over, keepdim=True)
+        factor = factor + missing / torch.where(gates > least, start, 0.0).mean(over, keepdim=True)
+        if (missing > -STEEP_WITHIN).all():
+            break
+    return factor
 
 
 def _multiplied(value: Tensor, factor: float) -> Tensor:

@@ -171,14 +171,18 @@ def _too_long(case: Case, selection: Selection) -> str | None:
     longest = registry.recurrence(case.recurrence).longest
     if longest is None or case.shape["T"] <= longest or selection.names_sizes:
         return None
-    return f"the work of its reference grows faster than T, so T ends at {longest} ({_how_to_try(selection)})"
+    how = _how_to_try(case, selection)
+    return f"the work of its reference grows faster than T, so T ends at {longest} ({how})"
 
 
-def _how_to_try(selection: Selection) -> str:
+def _how_to_try(case: Case, selection: Selection) -> str:
     """Say how a user asks for a case that a preset or a workload leaves out."""
     if selection.use is None:
         return "choose a shape with --axis to try"
-    return "choose its model and shape with --models and --axis, not --workload, to try"
+    form = "shape with --models and --axis"
+    if case.packing != UNPACKED:
+        form = f"form with --models, --axis and --packing {case.packing}"
+    return f"choose its model and {form}, not --workload, to try"
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
@@ -201,12 +205,12 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     if memory is not None and memory_bytes > MEMORY_SHARE * memory:
         return (
             f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
-            f"device's {memory / 2**30:.0f} GiB ({_how_to_try(selection)})"
+            f"device's {memory / 2**30:.0f} GiB ({_how_to_try(case, selection)})"
         )
     if seconds > LONGEST_CALL_S:
         return (
             f"predicted {seconds:.1f} s per call is more than the preset's {LONGEST_CALL_S:.0f} s "
-            f"({_how_to_try(selection)})"
+            f"({_how_to_try(case, selection)})"
         )
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ssmperf.engine.runs.shards import joined, shards_of
-from ssmperf.engine.runs.store import RUN_FILE, Run, load
+from ssmperf.engine.runs.store import RUN_FILE, Run, load, some
 from ssmperf.errors import UnreadableRun
 
 COMPARISON_FILE = "ab.json"  # beside the two runs of a comparison of versions
@@ -15,7 +15,6 @@ RUN_FILES = (RUN_FILE, f"{RUN_FILE}.gz")
 # a folder with one of these is ours: other JSON there is no file of pytest-benchmark
 OUR_FILES = (*RUN_FILES, COMPARISON_FILE, "bisect.json", "reproduce.json", "result.json", "profile.json")
 DEEPEST = 3  # fewer folders are between the named one and a `run.json` or a file of pytest-benchmark
-MOST_LEFT_OUT = 3  # texts in an error
 
 
 def load_all(paths: Sequence[Path], *, force: bool = False) -> tuple[list[Run], list[str]]:
@@ -24,20 +23,25 @@ def load_all(paths: Sequence[Path], *, force: bool = False) -> tuple[list[Run], 
     The shards of a plan become one run. force: whether also those that were measured on different devices.
 
     Raises:
-        UnreadableRun: a run that is named cannot be read, there is none, or shards cannot be joined.
+        UnreadableRun: a run that is named cannot be read or joined, or there is none.
     """
     left_out: list[str] = []
-    runs = []
-    for path in run_paths(paths, left_out):
+
+    def refuse(error: UnreadableRun, *refused: Path) -> None:
+        if any(path in paths for path in refused):
+            raise error
+        left_out.append(str(error))
+
+    found = []
+    for path in _run_paths(paths, left_out):
         try:
-            runs.append(load(path))
+            found.append(load(path))
         except UnreadableRun as error:
-            if path in paths:
-                raise
-            left_out.append(str(error))
+            refuse(error, path)
+    runs = joined(found, force=force, refuse=refuse)
     if not runs:
-        raise UnreadableRun("; ".join(left_out[:MOST_LEFT_OUT]) or "no run is named")
-    return joined(runs, force=force), left_out
+        raise UnreadableRun(some(left_out) or "no run is named")
+    return runs, left_out
 
 
 def load_run(path: Path, *, force: bool = False) -> Run:
@@ -55,7 +59,7 @@ def load_run(path: Path, *, force: bool = False) -> Run:
     return runs[0] if len(runs) == 1 and shards_of(runs[0]) else load(path)
 
 
-def run_paths(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
+def _run_paths(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
     """Find the runs that are named or lie in named folders, each once, but no sides of comparisons there."""
     found: dict[str, Path] = {}
     for path in paths:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ssmperf.engine.cases.origin import hardware
 from ssmperf.engine.plan.parts.shards import META
@@ -28,33 +28,39 @@ def shards_of(run: Run) -> list[int]:
     return list(found) if isinstance(found, list) else []
 
 
-def joined(runs: Iterable[Run], *, force: bool = False) -> list[Run]:
+def _fail(error: UnreadableRun, *_: Path) -> NoReturn:
+    raise error
+
+
+def joined(runs: Iterable[Run], *, force: bool = False, refuse: Callable[..., None] = _fail) -> list[Run]:
     """Join the shards of each plan to one run, in the place of the first; other runs stay as they are.
 
-    force: whether shards that were measured on different devices are joined.
+    force: whether shards that were measured on different devices are joined. refuse: is called with
+        an error and the folders of shards that cannot be joined; if it returns, they are left out.
 
     Raises:
         UnreadableRun: shards are of different plans, one is there twice, or their devices differ.
     """
-    found: list[Run] = []
-    plans: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[Run]] = {}
     for run in runs:
-        key = (_shard(run)["plan"], _shard(run)["count"]) if is_shard(run) else None
-        if key is None or key not in plans:
-            found.append(run)
-        if key is not None:
-            plans.setdefault(key, []).append(run)
-    parts = list(plans.values())
-    if len(parts) > 1 and any(len(each) < _shard(each[0])["count"] for each in parts):
-        raise UnreadableRun(f"shards of different plans: {'; '.join(map(_named, parts))}")
-    whole = {id(each[0]): _joined(each, force) for each in parts}
-    return [whole.get(id(run), run) for run in found]
+        key = (_shard(run)["plan"], _shard(run)["count"]) if is_shard(run) else id(run)
+        groups.setdefault(key, []).append(run)
+    several = sum(is_shard(parts[0]) for parts in groups.values()) > 1
+    found: list[Run] = []
+    for parts in groups.values():
+        try:
+            found += [_joined(parts, force, several)] if is_shard(parts[0]) else parts
+        except UnreadableRun as error:
+            refuse(error, *(run.path for run in parts))
+    return found
 
 
-def _joined(parts: Sequence[Run], force: bool) -> Run:
-    """Join the shards of one plan; `warnings` says which are missing."""
+def _joined(parts: Sequence[Run], force: bool, several: bool) -> Run:
+    """Join the shards of one plan. `warnings` says which are missing, unless there are several plans."""
     first = parts[0]
     count, numbers = _shard(first)["count"], [int(_shard(run)["index"]) for run in parts]
+    if several and len(parts) < count:
+        raise UnreadableRun(f"shards of different plans, and some of this one are missing: {_named(parts)}")
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     if twice:
         raise UnreadableRun(f"shard {twice[0]}/{count} is there twice: {_named(parts)}")

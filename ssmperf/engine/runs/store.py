@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -118,9 +118,10 @@ def _counted(counts: Mapping[str, int]) -> str:
 class Writer:
     """Appends to a run folder. Each record is on disk before `append` returns."""
 
-    def __init__(self, path: Path, meta: dict[str, Any], descriptor: int, asked: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, meta: dict[str, Any], descriptor: int) -> None:
         self.path, self.meta, self._descriptor = path, meta, descriptor
-        self._asked = asked  # the cases that earlier commands have asked for
+        self._planned = dict.fromkeys(planned(meta))
+        self._stored = len(self._planned)
 
     @classmethod
     def create(cls, path: Path, meta: Mapping[str, Any]) -> Writer:
@@ -171,11 +172,10 @@ class Writer:
                 if counts:  # rounds that were measured before stay
                     kept["rounds"] = max(counts)
                 merged = {**run.meta, **meta, **kept}
-                writer = cls(path, merged, descriptor, planned(run.meta))
-                if "plan" in merged:
-                    merged["plan"] = writer._with_asked(planned(merged))
+                if "plan" in merged:  # what is left of an earlier command's cases stays missing
+                    merged["plan"] = _plan([*dict.fromkeys((*planned(run.meta), *planned(merged)))])
                 _write_atomically(path / RUN_FILE, merged)
-                return writer, run
+                return cls(path, merged, descriptor), run
         except OSError as error:
             raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
 
@@ -183,24 +183,28 @@ class Writer:
         """Store an environment under its id, if it is not stored yet."""
         if env_id not in self.meta["environments"]:
             self.meta["environments"][env_id] = dict(environment)
-            self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
+            self._store()
 
     def note(self, more: Mapping[str, Any]) -> None:
         """Store further keys in `run.json`."""
         self.meta.update(more)
+        self._store()
+
+    def add_to_plan(self, case_ids: Iterable[str], *, growth: float = 0.0) -> None:
+        """Store that the run is to have more cases, where that is not known from the beginning.
+
+        growth: by which share of what is stored the plan has to grow before it is stored again, since the
+            whole plan is written. `close` stores the rest.
+        """
+        self._planned.update(dict.fromkeys(case_ids))
+        if len(self._planned) > self._stored * (1 + growth):
+            self._store()
+
+    def _store(self) -> None:
+        if len(self._planned) > self._stored:
+            self._stored = len(self._planned)
+            self.meta["plan"] = _plan([*self._planned])
         self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
-
-    def set_plan(self, case_ids: Sequence[str]) -> None:
-        """Store which cases the run is to have, where that is not known from the beginning."""
-        plan = self._with_asked(case_ids)
-        if plan["case_ids"] != self.meta.get("plan", {}).get("case_ids"):
-            self.meta["plan"] = plan
-            self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
-
-    def _with_asked(self, case_ids: Sequence[str]) -> dict[str, Any]:
-        """Add cases to those that the run was asked for before: what is left of these stays missing."""
-        every = [*dict.fromkeys((*self._asked, *case_ids))]
-        return {"cases": len(every), "case_ids": every}
 
     def append(self, record: Record) -> None:
         """Write one record.
@@ -211,7 +215,10 @@ class Writer:
         self._guarded(lambda: self._append((record.to_line() + "\n").encode()))
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        try:
+            self.add_to_plan(())
+        finally:
+            os.close(self._descriptor)
 
     def _append(self, line: bytes) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -289,6 +296,10 @@ def some(texts: Sequence[str]) -> str:
     """List the first three of several texts, and say how many there are besides."""
     more = f"; and {len(texts) - MOST_NAMED:,} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more
+
+
+def _plan(case_ids: Sequence[str]) -> dict[str, Any]:
+    return {"cases": len(case_ids), "case_ids": case_ids}
 
 
 def planned(meta: Mapping[str, Any]) -> list[str]:

@@ -108,10 +108,9 @@ class Folder:
             raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
         return folder
 
-    def versions(self, claim: str, pieces: Iterable[str]) -> set[object]:
-        """Name the versions of a claim of which pieces have results."""
-        files = (self.of_piece(claim, piece) / RESULT_FILE for piece in pieces)
-        return {_read(file).get("version") for file in files if file.exists()}
+    def has_results(self, claim: str, pieces: Iterable[str]) -> bool:
+        """Tell whether any piece has a result, of whichever version of the claim."""
+        return any((self.of_piece(claim, piece) / RESULT_FILE).exists() for piece in pieces)
 
     def read(self, claim: str, version: int, piece: str) -> Mapping[str, Any] | None:
         """Read the result of a piece; None if it has none, or one of another version of the claim.

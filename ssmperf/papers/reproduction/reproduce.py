@@ -154,12 +154,19 @@ def reproduce(
         _check_pieces(chosen, wanted, setting)
     folder = run_folder(out, ("reproduce",), resume=resume)
     kept = Folder.open(folder, _meta(kind, found[0], setting, argv), resume=resume)
-    left = {claim.name: _left(claim, kept, setting, wanted) for claim in chosen}
+    before = {claim.name: _results(claim, kept, setting) for claim in chosen}
+    left = {
+        name: [each for each, result in own.items() if result is None and (wanted is None or each in wanted)]
+        for name, own in before.items()
+    }
     total, ended = sum(map(len, left.values())), itertools.count()
-    on_piece(next(ended), total)
+
+    def on_end() -> None:
+        on_piece(next(ended), total)
+
+    on_end()
     results = (
-        _result(claim, kept, setting, left[claim.name], lambda: on_piece(next(ended), total))
-        for claim in chosen
+        _result(claim, kept, setting, before[claim.name], left[claim.name], on_end) for claim in chosen
     )
     return Reproduction(folder, kept.meta, tuple(results))
 
@@ -192,7 +199,9 @@ def _load(kept: Folder) -> Reproduction:
     meta = kept.meta
     device = "cpu" if meta["device"] == "cpu" else "cuda:0"
     setting = ClaimSetting(device, meta["preset"], meta["seeds"], meta.get("corpus"))
-    known = (_result(claim, kept, setting, ()) for claim in registry.claims().values())
+    known = (
+        _result(claim, kept, setting, _results(claim, kept, setting)) for claim in registry.claims().values()
+    )
     where = ", ".join(filter(None, (str(meta.get("hardware") or ""), str(meta.get("created") or "")[:10])))
     results = (each for each in known if each.done or each.agreement is Agreement.WITHDRAWN)
     return Reproduction(kept.path, meta, tuple(replace(each, where=where) for each in results))
@@ -226,27 +235,25 @@ def _tried(finding: Finding) -> str:
     return f"{ONLY_TRIED}; {finding.reason}" if finding.agreement is Agreement.CANNOT_TELL else ONLY_TRIED
 
 
-def _left(claim: Claim, kept: Folder, setting: ClaimSetting, wanted: Sequence[str] | None) -> list[str]:
-    """List the pieces of a claim to run: those that are wanted and have no result yet."""
+def _results(claim: Claim, kept: Folder, setting: ClaimSetting) -> dict[str, Mapping[str, Any] | None]:
+    """Read the results of a claim's pieces, None for a piece without one; {} for a claim that cannot run."""
     if refusal(claim, setting) is not None:
-        return []
-    return [
-        piece
-        for piece in claim.work.pieces(setting)
-        if (wanted is None or piece in wanted) and kept.read(claim.name, claim.version, piece) is None
-    ]
+        return {}
+    return {piece: kept.read(claim.name, claim.version, piece) for piece in claim.work.pieces(setting)}
 
 
 def _result(
     claim: Claim,
     kept: Folder,
     setting: ClaimSetting,
-    left: Sequence[str],
+    before: Mapping[str, Mapping[str, Any] | None],
+    left: Sequence[str] = (),
     on_end: Callable[[], None] = lambda: None,
 ) -> ClaimResult:
     """Run the pieces of a claim that are left, and judge all that have a result.
 
-    on_end: called after each piece that was run, well or not.
+    before: the results of all pieces, as from `_results`. on_end: called after each piece that was run, well
+    or not.
     """
     reason = refusal(claim, setting)
     if reason is not None:
@@ -254,7 +261,7 @@ def _result(
     numbers: dict[str, Mapping[str, Any]] = {}
     failures: dict[str, str] = {}
     spent_s = 0.0
-    planned = list(claim.work.pieces(setting))
+    planned = list(before)
     for piece in planned:
         if piece in left:
             setting.on_progress(f"{claim.name}: {piece}, {planned.index(piece) + 1} of {len(planned)}")
@@ -264,11 +271,11 @@ def _result(
                 failures[piece] = failure_of(error).reason
                 setting.on_progress(f"{claim.name}: {piece} failed: {failures[piece]}")
             on_end()
-        result = kept.read(claim.name, claim.version, piece)
+        result = before[piece] or kept.read(claim.name, claim.version, piece)  # also from another process
         if result is not None:
             numbers[piece] = result["numbers"]
             spent_s += float(result.get("spent_s") or 0.0)
-    if not numbers and kept.versions(claim.name, planned):
+    if not numbers and kept.has_results(claim.name, planned):
         return ClaimResult(claim, (), Agreement.WITHDRAWN, withdrawn(claim), planned=len(planned))
     try:
         judged = judge(claim, numbers, smoke=setting.smoke)

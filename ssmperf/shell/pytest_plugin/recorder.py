@@ -79,7 +79,7 @@ class SessionRecorder:
         if self._writer is None:
             path = self._out or run_folder(None, ("pytest",))
             self._writer = Writer.create(path, self._meta())
-        self._writer.set_plan(list(self._tests))
+        self._writer.add_to_plan([case.id])
 
     def facts_of(self, wanted: Wanted) -> Facts:
         """Describe a case's device and settings; once per session for each of them."""

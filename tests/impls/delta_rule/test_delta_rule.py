@@ -164,6 +164,25 @@ def test_rounding_does_not_add_up_where_keys_repeat_and_nothing_is_forgotten(bac
         assert error(result, reference) < 5e-6
 
 
+@pytest.mark.parametrize("name", ["blelloch", "hillis_steele", "torch_scan"])
+@pytest.mark.parametrize(("K", "T"), [(1, 16), (2, 64)])
+def test_dense_maps_that_forget_nearly_all_keep_their_digits(name: str, K: int, T: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys = functional.normalize(torch.randn(1, T, 2, K, generator=generator), dim=-1)
+    rates = 0.3 + 0.4 * torch.rand(1, T, 2, generator=generator)
+    operands = {"q": keys, "k": keys, "v": keys, "beta": rates}
+
+    def gradient(function: Callable[..., tuple[Tensor, Tensor]], dtype: torch.dtype) -> Tensor:
+        state = torch.ones(1, 2, K, K, dtype=dtype, requires_grad=True)
+        _, final = function(**{key: x.to(dtype) for key, x in operands.items()}, initial_state=state)
+        (found,) = torch.autograd.grad(final.sum(), state)
+        return found
+
+    want = gradient(RECURRENCE.definition, torch.float64)
+    assert want.abs().max() < 1e-4
+    assert error(gradient(registry.backend(NAME, name).function, torch.float32), want) < 2e-6
+
+
 @pytest.mark.parametrize("span", [88.0, 1e4, math.inf])
 @pytest.mark.parametrize("kind", GATED)
 @each_backend

@@ -6,7 +6,6 @@ Stand-ins take the packages' place without a GPU. Tests on a GPU call the packag
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -210,6 +209,22 @@ def test_what_a_package_declines_is_unsupported(name: str, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("stand_ins")
+def test_an_empty_sequence_that_fla_hands_to_flash_qla_is_unsupported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> RESULT:
+        raise ValueError("cu_seqlens must be strictly increasing")
+
+    monkeypatch.setattr(sys.modules["fla.ops.gated_delta_rule"], "chunk_gated_delta_rule", refuse)
+    function = registry.backend(NAME, "fla").function
+    with pytest.raises(Unsupported, match=r"empty sequences: .* strictly increasing"):
+        function(**operands("scalar", "with_empty"))
+    for layout in ("packed", "dense"):
+        with pytest.raises(ValueError, match="strictly"):
+            function(**operands("scalar", layout))
+
+
+@pytest.mark.usefixtures("stand_ins")
 def test_flash_qla_sums_gates_in_float32() -> None:
     given = operands("scalar")
     given["log_a"] = given["log_a"].bfloat16()
@@ -269,7 +284,8 @@ assert not {{*sys.modules}} & {{"fla", "flash_qla", "cudnn", "flashinfer"}}
     assert done.returncode == 0, done.stderr
 
 
-NOT_HERE = re.compile("a process of its own|refused on Hopper")  # of fla, as the process and Triton are
+# of fla, as the process, Triton and the packages are to which fla hands its calls
+NOT_HERE = re.compile("a process of its own|refused on Hopper|empty sequences")
 gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -298,8 +314,6 @@ def real(name: str) -> Callable[..., RESULT]:
 
 @pytest.mark.parametrize(("name", "kind", "layout"), [pytest.param(*case, marks=gpu) for case in CASES])
 def test_the_package_is_right_in_forward(name: str, kind: str, layout: str) -> None:
-    if (name, kind, layout) == ("fla", "scalar", "with_empty") and importlib.util.find_spec("flash_qla"):
-        pytest.xfail("fla hands these to FlashQLA, which takes no empty sequences")
     assert_forward(real(name), operands(kind, layout, T=197, device="cuda"), tolerance=0.02)
 
 

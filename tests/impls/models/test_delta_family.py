@@ -241,6 +241,19 @@ def test_the_block_of_kda_is_the_published_layer(name: str, sizes: dict[str, int
     torch.testing.assert_close(block(x, backend=backend)[0], want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("gated_deltanet", 0, 16), ("deltaproduct", 0, 16), ("kda", 1, 16), ("kda:lower_bound=-5.0", 1, 1)],
+)
+def test_the_rate_of_a_gate_starts_as_published(name: str, least: float, most: float) -> None:
+    torch.manual_seed(0)
+    rates = registry.model(name).cls(Shape(B=1, T=1, H=256, K=1, V=1)).A_log.exp()
+    assert rates.min() > least - 1e-6 and rates.max() < most + 1e-6
+    assert (
+        rates.min() < least + (most - least) / 20 + 1e-6 and rates.max() > most - (most - least) / 20 - 1e-6
+    )
+
+
 def test_the_bounded_gate_of_kda_stays_above_its_bound() -> None:
     model = build("kda:lower_bound=-5.0")
     log_a = model.operands(30 * normal(B, T, model.width))["log_a"]

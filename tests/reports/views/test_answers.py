@@ -5,21 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from ssmperf.reports.rows import frames, ranking
-from ssmperf.reports.rows.answers import answers
-from ssmperf.reports.views.texts.answers import lines
+from ssmperf.reports.rows.answers import PhaseAnswer, answers
+from ssmperf.reports.views.texts.answers import cards, lines
 
 PACKED = {"packing": "600,424", "shape": {"B": 1, "T": 1024, "C": 64}}
 PLAIN = {"shape": {"B": 1, "T": 2048, "C": 64}}
 
 
-def sentences(fake: Any, *forms: tuple[dict[str, Any], dict[str, float]]) -> list[tuple[str, str]]:
-    """Say what a run answers about the prefill of one workload, whose forms have a time per backend."""
+def found_in(fake: Any, *forms: tuple[dict[str, Any], dict[str, float]]) -> list[PhaseAnswer]:
+    """Answer about the prefill of one workload by a run, in which its forms have a time per backend."""
     records = [
         fake.timed(seconds, backend=name, **form) for form, times in forms for name, seconds in times.items()
     ]
     phases = {"prefill": [record.case.id for record in records]}
     run = fake.run(records, meta={"workloads": {"layer": phases}})
-    return lines(answers([run], ranking.parts([run], frames.frame([run]))))
+    return answers([run], ranking.parts([run], frames.frame([run])))
+
+
+def sentences(fake: Any, *forms: tuple[dict[str, Any], dict[str, float]]) -> list[tuple[str, str]]:
+    """Say what a run answers, as `found_in` does."""
+    return lines(found_in(fake, *forms))
+
+
+def test_the_head_of_a_workload_says_each_fact_once(fake: Any) -> None:
+    found = found_in(fake, (PLAIN, {"chunkwise": 2.0}), (PACKED, {"chunkwise": 1.0}))
+    for answer, commit in zip(found, ("aaaaaaaaaa", "bbbbbbbbbb"), strict=True):
+        answer.contest.update(commit=commit, date="2026-01-02T12:00:00")
+    head = str(cards(found)[0])
+    assert head.endswith(", 2026-01-02, commit aaaaaaaaaa, commit bbbbbbbbbb)")
+    assert head.count(found[0].contest["dtype"]) == 1
 
 
 def test_backends_with_overlapping_intervals_share_the_first_place(fake: Any) -> None:

@@ -13,6 +13,7 @@ from support.results.pages import Page
 
 import ssmperf
 from ssmperf import DuplicateName, ExitCode, Reproduction, UnknownName, UnreadableRun, UsageError
+from ssmperf.papers.reproduction import keeping
 from ssmperf.papers.reproduction.keeping import Folder
 from ssmperf.shell import cli
 from ssmperf.suitekit import Agreement, registry
@@ -71,6 +72,18 @@ def test_what_has_ended_is_not_run_again_and_what_failed_is(tmp_path: Path) -> N
     assert reproduced(tmp_path, resume=True).to_json()["claims"] == again.to_json()["claims"]
     assert work.ran == ["one", "two", "two"]
     assert again.meta["created"] == found.meta["created"]
+
+
+def test_a_kept_piece_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    register()
+    reproduced(tmp_path)
+    read: list[Path] = []
+    original = keeping._read
+    monkeypatch.setattr(keeping, "_read", lambda file: read.append(file) or original(file))
+    for again in (lambda: reproduced(tmp_path, resume=True), lambda: ssmperf.load_reproduction(tmp_path)):
+        read.clear()
+        assert again().results[0].done == 2
+        assert len(read) == len({*read}) == 3  # two pieces and the facts about the folder
 
 
 def test_pieces_can_be_run_one_after_another(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ def test_latex_has_bold_winners_and_no_command_from_outside() -> None:
     assert all(hostile[at - 1] == "\\" for at, each in enumerate(hostile) if each in "&%$#_")
 
 
+def test_only_the_fastest_is_bold_in_latex_whatever_the_texts_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pivots.Pivot("a title", "", {"*T": {"_β": ("*1", False), "triton": ("*2", True)}})
+    monkeypatch.setattr(pivots, "pivots", lambda _: [one])
+    text = pivots.latex([])
+    assert text is not None and r"*T & \textbf{*2} & *1" in text
+
+
 def test_many_tables_and_odd_names_compile(fake: Any, tmp_path: Path) -> None:
     if PDFLATEX is None:
         pytest.skip("needs pdflatex and booktabs, to compile the tables")

@@ -13,7 +13,8 @@ import pytest
 
 from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
 from ssmperf.engine.cases.record import SCHEMA_VERSION
-from ssmperf.engine.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
+from ssmperf.engine.runs import store
+from ssmperf.engine.runs.store import RECORDS_FILE, RUN_FILE, Writer, load, planned
 
 
 def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:
@@ -90,9 +91,27 @@ def test_resuming_with_another_request_forgets_nothing_of_the_first(tmp_path: Pa
     assert found["plan"] == {"cases": 3, "case_ids": ["a", "b", "c"]}
     assert found["suites"].keys() == {"throughput", "correctness"} and found["created"] == "throughput"
     writer, _ = Writer.resume(tmp_path, {})
-    writer.set_plan(["d"])
+    writer.add_to_plan(["d"])
     writer.close()
     assert load(tmp_path).meta["plan"]["case_ids"] == ["a", "b", "c", "d"]
+
+
+def test_a_growing_plan_is_written_in_time_that_is_linear_in_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = store._write_atomically
+    monkeypatch.setattr(
+        store, "_write_atomically", lambda *each: written.append(len(planned(each[1]))) or write(*each)
+    )
+    writer = Writer.create(tmp_path / "run", {})
+    ids = [f"case {number}" for number in range(3000)]
+    for number, each in enumerate(ids):
+        writer.add_to_plan([each], growth=0.1)
+        assert len(planned(json.loads((tmp_path / "run" / RUN_FILE).read_text()))) > 0.9 * number
+    assert sum(written) < 15 * len(ids)
+    writer.close()
+    assert planned(load(tmp_path / "run").meta) == ids
 
 
 def test_packed_files_are_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
