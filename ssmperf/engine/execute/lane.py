@@ -48,6 +48,21 @@ class Events:
     on_progress: Callable[[Case, str], None] = lambda case, text: None
 
 
+def goes_on(own: Household, judged: Status, ended: Status, trusted: Sequence[Status]) -> bool:
+    """Tell whether a process serves on after a case, if it has found no change in itself.
+
+    Foreign code may have changed it unless its case ended well. A peer is a package that users chose,
+    behind an adapter of this one, and a fresh process would import and compile it again: it serves on after
+    results that are wrong, unless the driver contradicts the record.
+
+    judged: the status of the worker's record. ended: the status by which the driver enters it.
+    """
+    if own == Household() or ended in trusted:
+        return True
+    peer = own == Household(guest=own.guest)
+    return peer and judged is ended and ended in (Status.WRONG, Status.NAN)
+
+
 def facts_of(case: Case, *, searches: bool) -> CaseFacts:
     """Collect what the driver knows of a case, for its judge. searches: whether configurations are."""
     try:
@@ -255,12 +270,10 @@ class Lane:
         began_s += worker.waited_s
         if self.stop.is_set():
             return
-        record = self._confirmed(record, number, worker)
+        judged, record = record.status, self._confirmed(record, number, worker)
         if record.status is Status.OK:
             record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
-        if self.household != Household() and record.status not in self.trusted:
-            healthy = False  # it may have changed the process
-        if not healthy:
+        if not (healthy and goes_on(self.household, judged, record.status, self.trusted)):
             self.close()
         self._enter(record, began_s)
 

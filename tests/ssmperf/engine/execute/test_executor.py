@@ -24,6 +24,7 @@ from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.plan.parts.groups import longest_first
+from ssmperf.engine.plan.parts.household import Household
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes import nursery
 from ssmperf.engine.registry.presets import PRESETS
@@ -112,6 +113,25 @@ def test_each_has_its_own_record(hostile: tuple[Path, list[Record]], name: str) 
     status, reason = EXPECTED[name]
     assert status is None or record.status == status, record.reason
     assert reason is None or str(record.reason) == reason
+
+
+@pytest.mark.parametrize(
+    ("own", "judged", "ended", "serves_on"),
+    [
+        (Household(), "crash", "crash", True),
+        (Household(guest="scan/a"), "wrong", "wrong", True),
+        (Household(guest="scan/a"), "nan", "nan", True),
+        (Household(guest="scan/a"), "ok", "wrong", False),
+        (Household(guest="scan/a"), "crash", "crash", False),
+        (Household(("a.py",), "scan/a"), "wrong", "wrong", False),
+        (Household(None, "a"), "wrong", "wrong", False),
+        (Household(("a.py",), "scan/a"), "ok", "ok", True),
+    ],
+)
+def test_peers_alone_serve_on_after_wrong_results(
+    own: Household, judged: str, ended: str, serves_on: bool
+) -> None:
+    assert lane.goes_on(own, Status(judged), Status(ended), lane.TRUSTED) is serves_on
 
 
 @pytest.mark.parametrize("name", RAISING)
