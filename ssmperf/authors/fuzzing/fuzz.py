@@ -93,7 +93,7 @@ def fuzz(asked: FuzzRequest, tell: Callable[[str, Tally], None] = lambda text, t
         opened.writer.note({"fuzz": {"seed": asked.seed}})
         with working(opened, asked.spaces[0].device) as workers:
             session = FuzzSession(workers, asked.spaces, asked.seed, asked.goal, tell)
-            faults = session.run(first_cases(asked.spaces, asked.goal))
+            faults = session.run(failed_before(asked.spaces), fixed(asked.spaces, asked.goal))
     remember(faults)
     return FuzzResult(asked.request.out, asked.seed, faults, session.tally, asked.left_out)
 
@@ -121,7 +121,7 @@ def fuzz_function(
     examiner = ThisProcess(bench, selection, FOLDER)
     session = FuzzSession(examiner, [space], seed, goal_of(minutes, examples))
     ended = crashed(FOLDER, of, entry.name)
-    faults = [*ended, *session.run(first_cases([space], session.goal))]
+    faults = [*ended, *session.run(failed_before([space]), fixed([space], session.goal))]
     session.tally.faults = len(faults)
     remember([fault for fault in faults if fault not in ended])  # which would end this process, too
     return FuzzResult(None, seed, faults, session.tally)
@@ -136,11 +136,9 @@ def goal_of(minutes: float | None, examples: int | None) -> Goal:
     return Goal(None if minutes is None else 60 * minutes, examples)
 
 
-def first_cases(spaces: Sequence[Space], goal: Goal) -> list[Case]:
-    """List what is judged first: what failed before, and fixed cases, in a part of the examples."""
-    most = None if goal.examples is None else int(FIXED_SHARE * goal.examples)
-    found = {case.id: case for case in (*failed_before(spaces), *fixed_cases(spaces, most))}
-    return list(found.values())
+def fixed(spaces: Sequence[Space], goal: Goal) -> list[Case]:
+    """List the fixed cases, as far as they are a small part of the examples."""
+    return list(fixed_cases(spaces, None if goal.examples is None else int(FIXED_SHARE * goal.examples)))
 
 
 def failed_before(spaces: Sequence[Space]) -> list[Case]:

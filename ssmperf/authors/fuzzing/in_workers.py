@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ssmperf.authors.fuzzing.jobs import Jobs
@@ -29,6 +30,8 @@ class Workers:
     serving: Serving
     slowest_s: float = 0.0
     _refused: list[Record] = field(default_factory=list)
+    _compiling: threading.Thread | None = None  # what follows
+    _compiled: set[str] = field(default_factory=set)
 
     def done(self, case: Case) -> bool:
         return (case.id, 0) in self.opened.done
@@ -43,9 +46,24 @@ class Workers:
             Record(item.case, Status.UNSUPPORTED, item.refusal) for item in every if item.refusal
         ]
         to_run = [[item.case for item in group if item.refusal is None] for group in planned]
-        to_run = [group for group in to_run if group]
-        self.opened.session.compile([group[0] for group in to_run], self.opened.events)
+        self._compile(group[0] for group in to_run if group)
         self.jobs.begin([case] for group in to_run for case in group)
+
+    def expect(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Compile the kernels of groups while others are judged."""
+        selection = self.opened.request.selection
+        to_run = ([case for case in group if refusal(case, selection) is None] for group in groups)
+        first = [group[0] for group in to_run if group]
+        self._compiling = threading.Thread(target=self._compile, args=(first,), daemon=True)
+        self._compiling.start()
+
+    def _compile(self, cases: Iterable[Case]) -> None:
+        """Compile the kernels of cases beside each other, but for those that were compiled before."""
+        if self._compiling is not None and self._compiling is not threading.current_thread():
+            self._compiling.join()
+        fresh = [case for case in cases if case.id not in self._compiled]
+        self._compiled |= {case.id for case in fresh}
+        self.opened.session.compile(fresh, self.opened.events)
 
     def records(self, ends_s: float = float("inf")) -> list[Record]:
         found = self.jobs.records(ends_s)

@@ -27,6 +27,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.diagnosis.experiments import can_be_explained, explained_by_experiments, verdict_of
 
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
+FIXED_AT_ONCE = 3  # cases that are not drawn, some of which take long
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
 MOST_HANGS = 4  # of a backend, before no more of it is judged
@@ -43,6 +44,10 @@ class Examiner(Protocol):
 
     def begin(self, groups: Sequence[Sequence[Case]]) -> None:
         """Begin to judge groups of cases; each group is a class's."""
+        ...
+
+    def expect(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Prepare for the groups that follow, while those that have begun are judged."""
         ...
 
     def records(self, ends_s: float = float("inf")) -> list[Record]:
@@ -121,15 +126,18 @@ class FuzzSession:
     tell: Callable[[str, Tally], None] = lambda text, tally: None
     tally: Tally = field(default_factory=Tally)
     faults: dict[FaultKind, FuzzFault] = field(default_factory=dict)
+    _fixed: Iterator[Case] = field(default_factory=lambda: iter(()))
 
-    def run(self, cases: Sequence[Case] = ()) -> list[FuzzFault]:
+    def run(self, failed: Sequence[Case] = (), fixed: Sequence[Case] = ()) -> list[FuzzFault]:
         """Fuzz, and return the distinct faults.
 
-        cases: those that are judged first, and are not shrunk.
+        failed: cases that are judged first. fixed: some that are judged beside each round of classes. Neither
+            are shrunk.
         """
         ends_s = self.goal.ends_s()
         self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
-        self._first(cases)
+        self._first(failed)
+        self._fixed = iter([case for case in fixed if not self.examiner.done(case)])
         rounds = self._rounds()
         drawn = next(rounds, None)
         while drawn is not None and not self._reached(ends_s) and not all(map(self._hangs, self.spaces)):
@@ -156,11 +164,17 @@ class FuzzSession:
         return time.monotonic() >= ends_s or (most is not None and self.tally.examples >= most)
 
     def _first(self, cases: Sequence[Case]) -> None:
-        """Judge cases that are not drawn."""
+        """Judge cases that have failed before."""
         fresh = [case for case in cases if not self.examiner.done(case)]
-        self.tell(f"{len(fresh)} cases that failed before, or are fixed", self.tally)
+        if not fresh:
+            return
+        self.tell(f"{len(fresh)} cases that failed before", self.tally)
         self.examiner.begin([[case] for case in fresh])
-        for record in sorted(self.examiner.records(), key=lambda each: not is_simplest(each.case)):
+        self._note_given(self.examiner.records())
+
+    def _note_given(self, records: Sequence[Record]) -> None:
+        """Note the records of cases that were not drawn."""
+        for record in sorted(records, key=lambda each: not is_simplest(each.case)):
             self.tally.note(record)
             if (kind := kind_of(record)) is None:
                 continue
@@ -181,10 +195,14 @@ class FuzzSession:
             fresh = fresh if left is None else fresh[: max(0, left - len(places))]
             places |= {case.id: (draws, each, place) for case, place in fresh}
             groups.append([case for case, _ in fresh])
-        self.examiner.begin(groups)
+        given = [[case] for case in itertools.islice(self._fixed, FIXED_AT_ONCE)]
+        self.examiner.begin([*groups, *given])
         following = next(rounds, None)
-        records = self.examiner.records(ends_s)
+        self.examiner.expect([[case for case, _ in each.cases.values()] for _, each in following or ()])
+        found = self.examiner.records(ends_s)
         self.tally.classes += sum(map(bool, groups))
+        records = [record for record in found if record.case.id in places]
+        self._note_given([record for record in found if record.case.id not in places])
         for record in records:
             self.tally.note(record)
         for record in records:

@@ -192,7 +192,7 @@ class Session:
         threads.shutdown(wait=False)  # after an interrupt, they end with the nurseries
         found = {id_: seconds for part in parts for id_, seconds in part.result().items()}
         for lane in self.lanes:
-            lane.first_calls_s = found
+            lane.first_calls_s = {**lane.first_calls_s, **found}
 
     def close(self) -> None:
         """End all processes."""

@@ -37,7 +37,7 @@ class Nursery:
 
     def __init__(self, imports: Sequence[str], log: Path) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.kept: set[int] = set()
         config = {"socket": theirs.fileno(), "imports": list(imports)}
         try:
@@ -86,12 +86,13 @@ class Nursery:
             NurseryEnded: the nursery has ended, or does not answer in time.
         """
         message = {"start": module, "config": dict(config), "names": list(descriptors)}
-        reply = self._request(message, [log, *descriptors.values()], timeout_s)
-        try:
-            child = Child(self, int(reply["pid"]))
-        except OSError as error:
-            raise NurseryEnded(f"its child cannot be watched: {error}") from error
-        self.kept.add(child.pid)
+        with self._lock:  # until it is among those that a sweep leaves
+            reply = self._request(message, [log, *descriptors.values()], timeout_s)
+            try:
+                child = Child(self, int(reply["pid"]))
+            except OSError as error:
+                raise NurseryEnded(f"its child cannot be watched: {error}") from error
+            self.kept.add(child.pid)
         return child
 
     def reap(self, pid: int) -> int:
@@ -100,7 +101,8 @@ class Nursery:
 
     def sweep(self) -> None:
         """Kill whatever ended children have left behind."""
-        self._request({"sweep": sorted(self.kept)})
+        with self._lock:
+            self._request({"sweep": sorted(self.kept)})
 
     def close(self) -> None:
         """End the process and all children."""
