@@ -1,6 +1,7 @@
 """Make a request and its plan in a child that loads plug-ins, for a driver that imports none.
 
 The child answers with plain data: the cases with their refusals, and outlines of what the plug-ins declare.
+It speaks of cases of plug-ins alone: which others there are, and which of them are refused, the driver says.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -21,11 +23,11 @@ from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.place import place_of
 from ssmperf.engine.plan.estimate import may_share, work_s
 from ssmperf.engine.plan.parts import outlines
-from ssmperf.engine.plan.plan import Plan, Planned, make_plan
-from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.plan.plan import Plan, Planned, in_order, make_plan, unchecked_plan
+from ssmperf.engine.plan.selection import Selection, check_source
 from ssmperf.engine.processes.forked import BY_SIGNAL, forked_answer
 from ssmperf.engine.registry.presets import Preset
-from ssmperf.errors import PlanFailed, SsmperfError
+from ssmperf.errors import PlanFailed, SsmperfError, UnknownName
 
 File = str | os.PathLike[str]
 PASSED_ON: dict[str, type[BaseException]] = {each.__name__: each for each in (MemoryError, KeyboardInterrupt)}
@@ -66,12 +68,58 @@ def planned_apart(files: Sequence[File], ask: Callable[[], R]) -> tuple[R, Plan 
     registry.take_installed(taken=False)
     found = answer_apart(partial(_planned, ask), files)
     outlines.register(found["outlines"])
-    cases = [Planned(Case.from_json(case), refusal) for case, refusal in found["cases"]]
-    workloads = {
-        name: {phase: tuple(ids) for phase, ids in phases.items()}
-        for name, phases in found["workloads"].items()
+    request = ask()
+    outlines.forget()
+    selection = _of_this_package(request.selection)
+    suites = [name for name in request.suites if name in registry.suites()]
+    own = Plan(()) if selection is None else unchecked_plan(selection, suites)
+    outlines.register(found["outlines"])
+    return request, _joined(own, found)
+
+
+def _of_this_package(selection: Selection) -> Selection | None:
+    """Leave out what this process does not know, since it is a plug-in's; None if nothing is left."""
+
+    def knows(check: Callable[[str], object], name: str) -> bool:
+        try:
+            check(name)
+        except UnknownName:
+            return False
+        return True
+
+    checks: dict[str, tuple[Callable[[str], object], tuple[str, ...] | None]] = {
+        "models": (registry.recurrence_of, selection.models),
+        "backends": (lambda name: registry.check_backend_names((name,)), selection.backends),
+        "choices": (check_source, selection.regimes),
     }
-    return ask(), Plan(tuple(cases), workloads)
+    known = {
+        field: tuple(name for name in names if knows(check, name))
+        for field, (check, names) in checks.items()
+        if names is not None
+    }
+    parts = [part for each in selection.parts if (part := _of_this_package(each)) is not None]
+    if not all(known.values()) or (selection.parts and not parts):
+        return None
+    kept: dict[str, Any] = {**known, "parts": tuple(parts)}
+    if "choices" in known:
+        kept["choices"] = {**selection.choices, "operand_source": known["choices"]}
+    return replace(selection, **kept)
+
+
+def _joined(own: Plan, found: Mapping[str, Any]) -> Plan:
+    """Join this process's plan with a child's, which counts for cases of plug-ins alone."""
+    told = [Planned(Case.from_json(case), refusal) for case, refusal in found["cases"]]
+    foreign = [each for each in told if outlines.concern(each.case)]  # it may say anything
+    ids = {each.case.id for each in foreign}
+    workloads: dict[str, dict[str, tuple[str, ...]]] = {}
+    for name in {**found["workloads"], **own.workloads}:
+        by_phase = [plan.get(name, {}) for plan in (own.workloads, found["workloads"])]
+        phases = {**by_phase[0], **by_phase[1]}
+        workloads[name] = {
+            phase: (*by_phase[0].get(phase, ()), *(id_ for id_ in by_phase[1].get(phase, ()) if id_ in ids))
+            for phase in phases
+        }
+    return Plan(in_order([*own.cases, *foreign]), workloads)
 
 
 def with_plugins(work: Callable[[], Any]) -> Any:
@@ -130,15 +178,16 @@ def _told(work: Callable[[], Any], files: Sequence[File]) -> bytes:
 
 def _planned(ask: Callable[[], Plannable]) -> dict[str, Any]:
     request = ask()
-    plan = make_plan(request.selection, request.suites)
+    plan = make_plan(request.selection, request.suites, outlines.concern)
+    own = [each for each in plan.cases if outlines.concern(each.case)]
     outlines.note_answers()
-    for case in plan.to_run:
+    for case in [each.case for each in own if each.refusal is None]:
         may_share(case)
         for training in (None, request.scale.training):
             work_s([case], training)
-    models = {*_models_of(request.selection), *(each.case.model for each in plan.cases if each.case.model)}
+    models = {*_models_of(request.selection), *(each.case.model for each in own if each.case.model)}
     return {
-        "cases": [[each.case.to_json(), each.refusal] for each in plan.cases],
+        "cases": [[each.case.to_json(), each.refusal] for each in own],
         "workloads": plan.workloads,
         "outlines": outlines.describe(sorted(models)),
     }

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.registry import discovery, lookup, tables
 from ssmperf.engine.registry.declarations import Backend, Family, ModelEntry, Recurrence
@@ -135,6 +136,16 @@ def registered() -> dict[str, Any]:
 def has(kind: str, label: str) -> bool:
     """Tell whether an entry of this process is an outline."""
     return (kind, label) in _added
+
+
+def concern(case: Case) -> bool:
+    """Tell whether plug-ins have a part in a case: its suite, subject, task or backend."""
+    source, _, name = case.operand_source.partition("/")
+    labels = [("suite", case.suite), ("recurrence", case.recurrence), (source, name)]
+    labels += [("model", case.model)] if case.model else []
+    owners = dict.fromkeys((case.owner, case.owner.partition(":")[0], case.recurrence))
+    labels += [("backend", f"{owner}/{case.backend}") for owner in owners]
+    return any(registry.from_outside(*each) for each in labels)
 
 
 def forget() -> None:

@@ -167,6 +167,39 @@ def test_outlines_tell_what_a_plug_in_does(what: str, planted: Path, tmp_path: P
         assert apart[name] == known, name
 
 
+HARMS = (
+    PLUGIN
+    + """
+from ssmperf.engine.plan import plan
+honest = plan.refusal
+
+def refusal(case, selection):
+    return honest(case, selection) if case.backend.startswith("planted") else "too slow"
+
+plan.refusal = refusal
+subjects = plan.subjects
+plan.subjects = lambda *given, **more: (each for each in subjects(*given, **more) if each.model != "mingru")
+"""
+)
+
+
+def test_a_plug_in_plans_its_own_cases_alone(planted: Path, tmp_path: Path) -> None:
+    """A child whose planning is patched refuses and leaves out none of this package's cases."""
+    planted.write_text(HARMS)
+    choices = {"suite": "throughput,planted_suite", "models": "planted_rnn,hgrn,mingru", "preset": "smoke"}
+    _, plan = planned_apart([planted], partial(ask, tmp_path, **choices))
+    assert plan is not None
+    alone = ask(tmp_path, suite="throughput", models="hgrn,mingru", preset="smoke")
+    outlines.forget()
+    expected = make_plan(alone.selection, alone.suites)
+    kept = {item.case.id: item.refusal for item in plan.cases}
+    assert {item.case.id: kept[item.case.id] for item in expected.cases} == {
+        item.case.id: item.refusal for item in expected.cases
+    }
+    assert any(item.case.suite == "planted_suite" for item in plan.cases)
+    assert any(item.case.model == "planted_rnn" for item in plan.cases)
+
+
 def test_what_an_import_has_started_ends_with_the_plan(planted: Path, tmp_path: Path) -> None:
     planted.write_text(LEAVES)
     planned_apart([planted], partial(ask, tmp_path, suite="throughput", models="scan"))
