@@ -7,6 +7,7 @@ SsmperfError
 │   └── UnsupportedValues  it takes other values of the same case
 ├── WorkerFailed         a worker process could not be started: no case could be run
 │   └── VersionEnded     the process of one of two compared versions ended
+├── PlanFailed           the process that loads plug-ins to make a plan died, or raised another error
 ├── JudgeFailed          the process that judges answers ended, or could not make a reference
 ├── CannotMeasure        this machine lacks a tool or permission that a measurement needs
 ├── BrokenContract       a backend returned something that the contract does not allow
@@ -70,6 +71,12 @@ class VersionEnded(WorkerFailed):
     def __init__(self, message: str, side: str) -> None:
         super().__init__(message)
         self.side = side
+
+
+class PlanFailed(SsmperfError):
+    """The process that loads plug-ins to make a plan died, or raised something else than a SsmperfError."""
+
+    exit_code = ExitCode.BAD_CASE
 
 
 class JudgeFailed(SsmperfError):

@@ -162,7 +162,7 @@ TABLE = (
         "patched driver",
         "patched_driver",
         alone=True,
-        beyond="plug-ins are loaded in the driver too, which reads the records",
+        beyond="it changes what reads the records and times calls beside the worker, and no worker",
     ),
     *of_file(
         "graphs.py",

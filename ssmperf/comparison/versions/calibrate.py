@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ssmperf.engine.execute.request import Request, run_folder
 from ssmperf.engine.execute.run import OpenRun, Progress, Silent, open_run
 from ssmperf.engine.machine import calibration, devices
 from ssmperf.engine.machine.calibration import UNKNOWN, Calibration, CalibrationSession, kind_of
+from ssmperf.engine.plan.parts.apart import planned_apart
+from ssmperf.engine.plan.plan import Plan
 from ssmperf.engine.plan.run_options import Names
 from ssmperf.engine.runs import store
 from ssmperf.engine.runs.store import Run
@@ -80,7 +83,8 @@ def calibrate(
     broad = not any(choices.values())
     if broad:
         choices = dict(CANDIDATES[devices.resolve(device)[0]])
-    request = Request.of(
+    ask = partial(
+        Request.of,
         SUITE,
         **choices,
         **options,
@@ -89,7 +93,8 @@ def calibrate(
         out=run_folder(out, ("calibrate",)),
         argv=argv,
     )
-    _measure(request, progress or Silent(), broad=broad, named=backends is not None)
+    request, plan = planned_apart((), ask)
+    _measure(request, plan, progress or Silent(), broad=broad, named=backends is not None)
     run = store.load(request.out)
     session, name = _session(run)
     found = calibration.save(Calibration.of_sessions(name, [session]))
@@ -112,11 +117,11 @@ def choose(records: Iterable[Record], most: int = PER_KIND) -> list[Case]:
     return chosen
 
 
-def _measure(request: Request, progress: Progress, *, broad: bool, named: bool) -> None:
+def _measure(request: Request, plan: Plan | None, progress: Progress, *, broad: bool, named: bool) -> None:
     """Run the rounds. broad: whether to choose cases after the first one. named: whether backends were."""
     rounds = request.options.rounds
     assert rounds is not None
-    with open_run(request, progress) as opened:
+    with open_run(request, progress, planned=plan) as opened:
         cases = [case for case in opened.to_run if named or not _is_foreign(case)]
         if broad:
             cases = [case for case in cases if _launches(case) <= MOST_LAUNCHES]

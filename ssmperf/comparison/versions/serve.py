@@ -21,13 +21,14 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any, TextIO
 
-from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.run import OpenRun, Silent, open_run
+from ssmperf.engine.plan.parts.apart import planned_apart
 from ssmperf.engine.plan.selection import NAMED
 from ssmperf.engine.processes.partner import Partner
 from ssmperf.errors import SsmperfError
@@ -42,12 +43,11 @@ def main() -> None:
     os.dup2(2, 1)  # output of plug-ins goes to the log
     try:
         arguments = json.loads(sys.stdin.readline() or "{}")
-        for file in arguments["plugins"]:
-            registry.load_plugin(file)
+        ask = partial(Request.of, **arguments["request"], judged_at=arguments.get("judged_at", NAMED))
+        request, plan = planned_apart(arguments["plugins"], ask)
         partner = Partner(arguments["partner"]) if "partner" in arguments else None
         progress = Telling(answers, partner)
-        request = Request.of(**arguments["request"], judged_at=arguments.get("judged_at", NAMED))
-        with open_run(request, progress, partner=partner) as opened:
+        with open_run(request, progress, partner=partner, planned=plan) as opened:
             serve(opened, progress)
     except SsmperfError as error:
         _send(answers, {"failed": str(error)})

@@ -277,7 +277,8 @@ class Context:
 
         fresh: writes values for a call.
         """
-        if self.partner is not None or not self.is_guest(case):
+        takes_turns = self.partner is not None and self.partner.pair is not None
+        if takes_turns or not self.is_guest(case):
             return
         graph = None if timing.graph_s is None else self._stopwatch(case).graph
         replay = None if graph is None else graph.replayed(call, peak_bytes)

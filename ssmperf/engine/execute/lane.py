@@ -353,7 +353,7 @@ class Lane:
         """Say that a foreign backend's time is below what this process has measured, or return None."""
         numbers = record.numbers
         confirmed = getattr(registry.suite(record.case.suite), "driver_times", False)
-        if not (confirmed and self.household.guest) or worker.has_partner:
+        if not (confirmed and self.household.guest) or worker.takes_turns:
             return None
         # calls in a row wait for the host, which takes as long as it says, or as long as a replay takes it
         times = [numbers.get("latency_s"), REPLAY_S if worker.replayed else numbers.get("issue_s")]

@@ -73,18 +73,18 @@ def execute(
     request: Request,
     progress: Progress | None = None,
     on_plan: Callable[[Sequence[Case]], None] = lambda cases: None,
+    planned: Plan | None = None,
 ) -> Run:
     """Plan, run and store a request.
 
-    on_plan: called with the cases without a record before the first one begins.
+    on_plan: called with the cases without a record before the first one begins. planned: see `open_run`.
 
     Raises:
-        UsageError: the selection is empty, the folder cannot be used, or a plug-in calls this while it is
-            being loaded.
+        UsageError: the selection is empty, the folder cannot be used, or a plug-in that is loaded calls this.
         WorkerFailed: no worker could be started.
     """
     progress = progress or Silent()
-    with open_run(request, progress, copies=True) as opened:
+    with open_run(request, progress, copies=True, planned=planned) as opened:
         rounds = opened.request.options.rounds or 1
         cases = opened.to_run
         done = sum((case.id, number) in opened.done for case in cases for number in range(rounds))

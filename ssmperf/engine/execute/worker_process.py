@@ -110,8 +110,9 @@ class WorkerProcess:
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     @property
-    def has_partner(self) -> bool:
-        return self._partner is not None
+    def takes_turns(self) -> bool:
+        """Whether the case is one of a pair that takes turns, so that it cannot be measured again alone."""
+        return self._partner is not None and self._partner.pair is not None
 
     def wait_until_ready(self) -> None:
         """Wait for the worker's first message.

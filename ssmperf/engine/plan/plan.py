@@ -63,8 +63,12 @@ class Plan:
         return [planned for planned in self.cases if planned.refusal is not None]
 
 
-def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
+def make_plan(
+    selection: Selection, suites: Sequence[str], weighs: Callable[[Case], bool] = lambda case: True
+) -> Plan:
     """Plan the cases of a selection for some suites.
+
+    weighs: whether to find out if a case is refused.
 
     Raises:
         UnknownName: there is no such suite.
@@ -74,6 +78,26 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
         raise UsageError(
             f"no suite is named: pass --suite with one or more of {', '.join(registry.suites())}"
         )
+
+    def check(cases: Sequence[Case]) -> None:
+        if not cases:
+            raise UsageError(_why_empty(selection))
+        _check_forms(selection, _recurrences_of(cases))
+        check_sizes(selection, cases)
+
+    return unchecked_plan(selection, suites, check, weighs)
+
+
+def unchecked_plan(
+    selection: Selection,
+    suites: Sequence[str],
+    check: Callable[[Sequence[Case]], None] = lambda cases: None,
+    weighs: Callable[[Case], bool] = lambda case: True,
+) -> Plan:
+    """Plan the cases of a selection, which may have none, or choices that mean nothing for them.
+
+    check: called with all cases before any is weighed; see `make_plan`.
+    """
     cases: dict[str, Case] = {}
     chosen_by: dict[str, Selection] = {}
     workloads: dict[str, dict[str, dict[str, None]]] = {}
@@ -83,15 +107,19 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             chosen_by.setdefault(case.id, part)
             if part.use is not None:
                 workloads.setdefault(part.use.workload, {}).setdefault(part.use.phase, {})[case.id] = None
-    if not cases:
-        raise UsageError(_why_empty(selection))
-    _check_forms(selection, _recurrences_of(cases.values()))
-    check_sizes(selection, list(cases.values()))
-    planned = [Planned(case, _why_not(case, chosen_by[id_])) for id_, case in cases.items()]
+    check(list(cases.values()))
+    planned = [
+        Planned(case, _why_not(case, chosen_by[id_]) if weighs(case) else None) for id_, case in cases.items()
+    ]
     by_phase = {
         name: {phase: tuple(ids) for phase, ids in phases.items()} for name, phases in workloads.items()
     }
-    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))), by_phase)
+    return Plan(in_order(planned), by_phase)
+
+
+def in_order(planned: Iterable[Planned]) -> tuple[Planned, ...]:
+    """Sort cases so that those with the same operands stand next to each other."""
+    return tuple(sorted(planned, key=lambda item: _order(item.case)))
 
 
 def _recurrences_of(cases: Iterable[Case]) -> list[Recurrence]:

@@ -100,10 +100,18 @@ def import_built_in() -> None:
     import_all(MODELS)
 
 
-def leave_out_installed() -> None:
-    """Load no installed plug-in in this process from now on."""
+def take_installed(*, taken: bool) -> None:
+    """Load installed plug-ins in this process from now on, or none."""
     global _takes_installed
-    _takes_installed = False
+    _takes_installed = taken
+    for package in GROUPS if taken else ():
+        _discovered.discard(package)
+        _begun.discard(package)
+
+
+def has_installed() -> bool:
+    """Tell whether there are installed plug-ins, without importing them."""
+    return any(True for group in GROUPS for _ in _entry_points(f"ssmperf.{group}"))
 
 
 def import_all(package: str) -> None:

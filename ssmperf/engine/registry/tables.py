@@ -35,14 +35,20 @@ loading: list[str] = []  # the modules and plug-ins being imported by the regist
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Definition of an entry, and the module or plug-in that the registry was loading then, or None."""
+    """Definition of an entry, and the module or plug-in that the registry was loading then, or None.
+
+    path: the file, where this process has not imported the module.
+    """
 
     module: str
     name: str
     loaded_by: str | None
+    path: Path | None = None
 
     @property
     def file(self) -> Path | None:
+        if self.path is not None:
+            return self.path
         path = getattr(sys.modules.get(self.module), "__file__", None)
         return Path(path).resolve() if path else None
 

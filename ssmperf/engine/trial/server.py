@@ -127,7 +127,7 @@ def main(config: dict[str, Any]) -> None:
     elif config["threads"]:
         torch.set_num_threads(config["threads"])
     if config["plugins"] is None:
-        registry.leave_out_installed()
+        registry.take_installed(taken=False)
         registry.models()
         environment = described(config["device"], config["ceilings"])
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.plan.parts.apart import with_plugins
 from ssmperf.engine.plan.run_options import Configurations
 from ssmperf.engine.runs import store
 from ssmperf.engine.runs.store import RUN_FILE, Run
@@ -231,7 +232,7 @@ def write_configurations(run: Run, tuning: Tuning) -> None:
             f"{run.path} was tuned on several devices or versions of Triton: no configurations are written"
         )
     device, triton = next(iter(found), (None, None))
-    rows = {**tuning.rows, **tables.as_json(winners(run.records))}
+    rows = {**tuning.rows, **with_plugins(lambda: tables.as_json(winners(run.records)))}
     data = {"schema_version": SCHEMA_VERSION, "device": device, "triton": triton, "rows": rows}
     temporary = write_to.with_name(f"{write_to.name}.tmp")
     try:

@@ -47,17 +47,19 @@ def run(
     """Measure the selected models and backends, and write a run folder."""
     from ssmperf.engine.execute.request import Request
     from ssmperf.engine.execute.run import execute
+    from ssmperf.engine.plan.parts.apart import planned_apart
     from ssmperf.engine.tune import files
     from ssmperf.shell.terminal import display
     from ssmperf.shell.terminal.expectation import say_if_long
 
-    load_plugins(plugin)
-    request = Request.of(suite, out=out, resume=resume, argv=sys.argv[1:], planning=dry_run, **options)
+    ask = partial(Request.of, suite, out=out, resume=resume, argv=sys.argv[1:], planning=dry_run, **options)
     if dry_run:
-        print(display.plan(request))
+        load_plugins(plugin)
+        print(display.plan(ask()))
         return
+    request, plan = planned_apart(plugin or (), ask)
     try:
-        result = execute(request, display.progress(debug=debug), partial(say_if_long, request))
+        result = execute(request, display.progress(debug=debug), partial(say_if_long, request), plan)
     except KeyboardInterrupt:
         display.measured(request.out)
         interrupted(request.out)

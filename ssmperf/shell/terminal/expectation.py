@@ -6,10 +6,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.request import Request
+from ssmperf.engine.plan.parts.apart import with_plugins
 from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.selection import Selection
 from ssmperf.shell.terminal.display import counted, duration, expected_of
 
 LONG_S = 60.0
@@ -48,5 +51,9 @@ def _only_since_named(request: Request, cases: Sequence[Case]) -> bool:
     """Tell whether suites would leave out some of these cases if no backend were named."""
     if not request.selection.backends:
         return False
-    others = make_plan(replace(request.selection, backends=None), request.suites)
-    return not {case.id for case in cases} <= {case.id for case in others.to_run}
+    wider = partial(_ids_to_run, replace(request.selection, backends=None), request.suites)
+    return not {case.id for case in cases} <= set(with_plugins(wider))
+
+
+def _ids_to_run(selection: Selection, suites: Sequence[str]) -> list[str]:
+    return [case.id for case in make_plan(selection, suites).to_run]

@@ -22,6 +22,7 @@ from ssmperf.engine.execute.cluster.lanes import Pool, RemoteLane, compile_besid
 from ssmperf.engine.execute.cluster.node import Node, NodeFacts
 from ssmperf.engine.execute.executor import LocalExecutor, run_lanes
 from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.plan.parts import outlines
 from ssmperf.engine.plan.parts.groups import groups_of, longest_first
 from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.tune.ahead import worth
@@ -83,7 +84,8 @@ class RayExecutor:
         sources = {path: Path(path).read_bytes() for path in self.local.plugins}
         kind = ray.remote(max_restarts=0, max_concurrency=2, scheduling_strategy=where, **resources)(Node)
         lost = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)
-        return RemoteLane(kind.remote(own, sources), place.label, lost=lost, get=ray.get, kill=ray.kill)
+        actor = kind.remote(own, sources, outlines.registered())
+        return RemoteLane(actor, place.label, lost=lost, get=ray.get, kill=ray.kill)
 
     def _check(self, ray: Any, lanes: Sequence[RemoteLane]) -> None:
         """Wait for the actors, and compare their versions with the driver's.

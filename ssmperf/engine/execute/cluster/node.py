@@ -16,6 +16,7 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.machine import devices, environment
+from ssmperf.engine.plan.parts import outlines
 
 PATIENCE_S = 0.5  # between two looks at whether the lane has failed
 PACKAGE = Path(__file__).parents[3]
@@ -82,19 +83,28 @@ class Node:
     """Runs groups of cases on one device, and streams what happens.
 
     executor: the run's, with the device. sources: the run's plug-ins, by the path of each on the driver.
+    outlined: their outlines; without any, this process loads them.
     """
 
-    def __init__(self, executor: LocalExecutor, sources: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        executor: LocalExecutor,
+        sources: Mapping[str, bytes],
+        outlined: Mapping[str, Any] | None = None,
+    ) -> None:
         self._stack = contextlib.ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ssmperf-node-")))
-        files = []
+        files: dict[str, str] = {}
         for number, (path, content) in enumerate(sources.items()):
             file = folder / f"{number}" / Path(path).name
             file.parent.mkdir()
             file.write_bytes(content)
-            registry.load_plugin(file)
-            files.append(str(file))
-        own = replace(executor, log_dir=folder / "logs", unfinished=None, plugins=tuple(files))
+            if not outlined:
+                registry.load_plugin(file)
+            files[path] = str(file)
+        if outlined:
+            outlines.register(outlined, files)
+        own = replace(executor, log_dir=folder / "logs", unfinished=None, plugins=tuple(files.values()))
         self._session = self._stack.enter_context(own.session())
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._round: contextlib.ExitStack | None = None

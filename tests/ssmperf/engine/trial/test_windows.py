@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.lane import DeviceState, Lane
+from ssmperf.engine.execute.worker_process import WorkerProcess
+from ssmperf.engine.plan.parts.household import Household
+from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.trial.windows import LEAST_S, LONG_S, least_call_s, too_fast
 
 
@@ -81,3 +94,29 @@ def test_a_median_far_below_the_bound_is_wrong(
 ) -> None:
     found = too_fast(median_s, least_s)
     assert found is None if reason is None else reason in str(found)
+
+
+def test_only_a_case_in_turns_is_without_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a side of `ab`: a GPU takes no turns within a case, nor does a side that alone has it."""
+    ends = socket.socketpair()
+    partner, asked = Partner(ends[0].fileno()), []
+    case = Case("throughput", "scan", "sequential", Shape(B=1, T=8, C=2))
+
+    def note(call: Callable[[], Any], fresh: Callable[[], None], replayed: bool) -> None:
+        asked.append(partner.pair)
+
+    ceilings = Ceilings(1e15, {"float32": 1e18}, 1e15, 1e18, 0)
+    context = Context("cpu", "e", Settings(0.0, 0.02), ceilings, partner=partner, on_windows=note)
+    monkeypatch.setattr(Context, "is_guest", lambda *ignored: True)
+    worker = object.__new__(WorkerProcess)
+    worker.__dict__.update(_partner=partner, least_call_s=1.0, replayed=False)
+    lane: Any = Lane(SimpleNamespace(), DeviceState("cpu"), 1.0)  # type: ignore[arg-type]
+    lane.household = Household((), "scan/foreign")
+    fast, timing = Record(case, Status.OK, None, "e", {"latency_s": 0.1}), SimpleNamespace(graph_s=None)
+    found = {}
+    for partner.pair in (None, 3):
+        context.confirm(case, lambda: None, lambda: None, timing, 0)  # type: ignore[arg-type]
+        found[partner.pair] = lane._is_too_fast(fast, worker)
+    for end in ends:
+        end.close()
+    assert asked == [None] and found[3] is None and "its clock is wrong" in found[None]
