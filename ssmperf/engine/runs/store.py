@@ -65,8 +65,7 @@ class Run:
     @property
     def environments(self) -> Mapping[str, Any]:
         """Environments by id, as the workers captured them."""
-        found = self.meta.get("environments", {})
-        return found if isinstance(found, Mapping) else {}
+        return found if isinstance(found := self.meta.get("environments"), Mapping) else {}
 
     @cached_property
     def places(self) -> Mapping[str, str]:

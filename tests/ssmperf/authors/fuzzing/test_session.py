@@ -1,4 +1,4 @@
-"""The session: what follows is prepared while examples are judged, and fixed cases stand beside drawn ones."""
+"""The session: what follows is prepared while examples are judged; fixed cases stand beside drawn ones."""
 
 from __future__ import annotations
 
