@@ -186,8 +186,13 @@ class DeltaRule(torch.autograd.Function):
         dfinal = None if dfinal is None else packed(dfinal)
         dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, v, beta, log_a, initial, bounds, do, dfinal)
         dq, dk = (shared_sum(each, of.shape[2]) for each, of in ((dq, q), (dk, k)))
-        dlog_a = None if log_a is None else dlog_a.sum(0).to(log_a.dtype)
-        return dq, dk, dv, dbeta.sum(0).to(beta.dtype), dlog_a, dinitial, None
+        dlog_a = None if log_a is None else total(dlog_a, log_a)
+        return dq, dk, dv, total(dbeta, beta), dlog_a, dinitial, None
+
+
+def total(parts: Tensor, of: Tensor) -> Tensor:
+    """Add up a gradient's parts (strips, ...), in the dtype of its operand; one strip costs no kernel."""
+    return (parts[0] if len(parts) == 1 else parts.sum(0)).to(of.dtype)
 
 
 def shared_sum(x: Tensor, heads: int) -> Tensor:
