@@ -245,6 +245,8 @@ def environment_of(run: Run, record: Record) -> str | None:
 
     A case that never ran belongs to the run's only place.
     """
+    if len(run.environments) < 2:
+        return record.env_id or next(iter(run.environments), None)
     places = {*run.places.values()}
     if record.env_id is None:
         return places.pop() if len(places) == 1 else None

@@ -161,7 +161,7 @@ def _error(kind: str, text: str) -> BaseException:
 def _told(work: Callable[[], Any], files: Sequence[File]) -> bytes:
     """Load plug-ins, call a function, and tell its answer or its error."""
     try:
-        outlines.forget()
+        outlines.begin()
         registry.take_installed(taken=True)
         for file in files:
             registry.load_plugin(file)

@@ -35,6 +35,7 @@ FORECASTS = ("launches", "serial_steps", "workspace", "saved")  # declarations o
 
 _registered: dict[str, Any] = {}  # the outlines of this process, as plain data
 _added: list[tuple[str, str]] = []  # their kinds and labels
+_inherited: set[tuple[str, str]] = set()  # what a child had before it loaded plug-ins
 
 
 class Absent:
@@ -159,8 +160,17 @@ def forget() -> None:
     _registered.clear()
 
 
+def begin() -> None:
+    """Let what this process has registered so far be none of its plug-ins'."""
+    forget()
+    _inherited.update(tables.origins)
+
+
 def _from_outside() -> list[tuple[str, str]]:
-    return [key for key in tables.origins if key[0] in ENTRIES and registry.from_outside(*key)]
+    fresh = tables.origins.keys() - _inherited
+    return [
+        key for key in tables.origins if key in fresh and key[0] in ENTRIES and registry.from_outside(*key)
+    ]
 
 
 def _declared(entry: Any) -> dict[str, Any]:

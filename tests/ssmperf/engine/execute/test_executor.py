@@ -260,7 +260,9 @@ def test_every_device_compiles_a_part_for_all(monkeypatch: pytest.MonkeyPatch) -
         asked.append([*part])
         return {case.id: 1.0 for case in part}
 
-    lanes: Any = [SimpleNamespace(start=SimpleNamespace(compile=compile_)) for _ in range(3)]
+    lanes: Any = [
+        SimpleNamespace(start=SimpleNamespace(compile=compile_), first_calls_s={}) for _ in range(3)
+    ]
     executor.Session(lanes).compile(cases, Events(lambda *_: None, lambda *_: None, lambda record: None))
     assert sorted(len(part) for part in asked) == [2, 2, 3]
     assert sorted(case.id for part in asked for case in part) == sorted(case.id for case in cases)

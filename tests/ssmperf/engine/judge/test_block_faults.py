@@ -20,7 +20,7 @@ T = 67
 SIZES = {
     "gla": {"H": 2, "K": 16, "V": 16},
     "rwkv6": {"H": 2, "K": 16, "V": 16},
-    "gated_deltanet": {"H": 2, "K": 16, "V": 16},
+    "gated_deltanet": {"H": 4, "K": 16, "V": 16},  # two heads may both start with gates near 1
     "mamba": {"D": 32, "N": 8},
     "rwkv4": {"C": 64},
     "rg_lru": {"C": 64},

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.registrations import keep_apart
 
+from ssmperf.authoring import backend
 from ssmperf.engine.execute.lane import facts_of
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.stand_ins import StandIns
@@ -240,3 +241,11 @@ def test_an_outline_takes_no_name_of_this_package(planted: Path, tmp_path: Path)
 def test_without_plug_ins_nothing_is_forked(planted: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("it forked"))
     assert planned_apart([], partial(ask, tmp_path, **CHOICES["backends"]))[1] is None
+
+
+def test_what_this_process_has_registered_is_no_plug_in_s(planted: Path, tmp_path: Path) -> None:
+    @backend("scan", name="own_of_this_process")
+    def own(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any: ...
+
+    _, plan = planned_apart([planted], partial(ask, tmp_path, **CHOICES["backends"]))
+    assert plan is not None and any(item.case.backend == "planted_other" for item in plan.cases)
