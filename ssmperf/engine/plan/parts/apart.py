@@ -57,7 +57,7 @@ def planned_apart(files: Sequence[File], ask: Callable[[], R]) -> tuple[R, Plan 
         SsmperfError: as `load_plugin`, `ask` and `make_plan` do.
         PlanFailed: the child died, or raised something else.
     """
-    outlines.forget()
+    outlines.begin()
     if registry.plugins():
         for file in files:
             registry.load_plugin_apart(file)

@@ -35,7 +35,7 @@ FORECASTS = ("launches", "serial_steps", "workspace", "saved")  # declarations o
 
 _registered: dict[str, Any] = {}  # the outlines of this process, as plain data
 _added: list[tuple[str, str]] = []  # their kinds and labels
-_inherited: set[tuple[str, str]] = set()  # what a child had before it loaded plug-ins
+_own: set[tuple[str, str]] = set()  # what this process had registered before
 
 
 class Absent:
@@ -69,7 +69,7 @@ class Answers:
 
 def note_answers() -> None:
     """Let the forecasts of this process's plug-ins be noted from now on."""
-    for kind, label in _from_outside():
+    for kind, label in _of_plugins():
         entry = tables.entries[kind][label]
         if kind == "backend":
             noted = {
@@ -85,14 +85,14 @@ def note_answers() -> None:
 def describe(models: Iterable[str]) -> dict[str, Any]:
     """Describe what this process's plug-ins have registered, and their models with options that are named."""
     entries = []
-    for kind, label in _from_outside():
+    for kind, label in _of_plugins():
         file = registry.file_of(kind, label)
         declared = _declared(tables.entries[kind][label])
         entries.append([kind, label, declared, None if file is None else str(file)])
     bound = {}
     for name in models:
         with contextlib.suppress(UnknownName):  # a bare recurrence
-            if name not in tables.entries["model"] and registry.from_outside("model", name):
+            if name not in tables.entries["model"] and _is_of_a_plugin("model", name):
                 bound[name] = _declared(registry.model(name))
     return {"entries": entries, "models": bound, "files": list(registry.plugins())}
 
@@ -123,7 +123,7 @@ def register(outlines: Mapping[str, Any], moved: Mapping[str, str] | None = None
         path = file and Path((moved or {}).get(file, file))
         tables.origins[kind, label] = replace(tables.origins[kind, label], loaded_by=OUTLINED, path=path)
     for name, declared in outlines["models"].items():
-        if registry.from_outside("model", name):
+        if _is_of_a_plugin("model", name):
             tables.entries["model"][name] = ModelEntry(**{key: _read(each) for key, each in declared.items()})
             _added.append(("model", name))
     discovery.plugin_files[:] = [Path((moved or {}).get(file, file)) for file in outlines["files"]]
@@ -146,7 +146,7 @@ def concern(case: Case) -> bool:
     labels += [("model", case.model)] if case.model else []
     owners = dict.fromkeys((case.owner, case.owner.partition(":")[0], case.recurrence))
     labels += [("backend", f"{owner}/{case.backend}") for owner in owners]
-    return any(registry.from_outside(*each) for each in labels)
+    return any(_is_of_a_plugin(*each) for each in labels)
 
 
 def forget() -> None:
@@ -161,16 +161,20 @@ def forget() -> None:
 
 
 def begin() -> None:
-    """Let what this process has registered so far be none of its plug-ins'."""
+    """Drop the outlines of this process; what it has registered itself is no plug-in's."""
     forget()
-    _inherited.update(tables.origins)
+    _own.clear()
+    _own.update(tables.origins)
 
 
-def _from_outside() -> list[tuple[str, str]]:
-    fresh = tables.origins.keys() - _inherited
-    return [
-        key for key in tables.origins if key in fresh and key[0] in ENTRIES and registry.from_outside(*key)
-    ]
+def _is_of_a_plugin(kind: str, label: str) -> bool:
+    """Tell whether plug-ins have registered an entry, or an outline of them stands for it."""
+    without_options = "/".join(part.partition(":")[0] for part in label.split("/"))
+    return registry.from_outside(kind, label) and (kind, without_options) not in _own
+
+
+def _of_plugins() -> list[tuple[str, str]]:
+    return [key for key in tables.origins if key[0] in ENTRIES and _is_of_a_plugin(*key)]
 
 
 def _declared(entry: Any) -> dict[str, Any]:

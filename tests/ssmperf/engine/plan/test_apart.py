@@ -248,4 +248,7 @@ def test_what_this_process_has_registered_is_no_plug_in_s(planted: Path, tmp_pat
     def own(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any: ...
 
     _, plan = planned_apart([planted], partial(ask, tmp_path, **CHOICES["backends"]))
-    assert plan is not None and any(item.case.backend == "planted_other" for item in plan.cases)
+    assert plan is not None
+    names = [item.case.backend for item in plan.cases]
+    assert {"planted_other", "own_of_this_process"} <= set(names)
+    assert len({item.case.id for item in plan.cases}) == len(names), "each case is there once"
