@@ -30,7 +30,8 @@ class Workers:
     serving: Serving
     slowest_s: float = 0.0
     _refused: list[Record] = field(default_factory=list)
-    _compiling: threading.Thread | None = None  # what follows
+    _compiling: threading.Thread | None = None
+    _expected: set[str] = field(default_factory=set)  # what it compiles
     _compiled: set[str] = field(default_factory=set)
 
     def done(self, case: Case) -> bool:
@@ -53,17 +54,26 @@ class Workers:
         """Compile the kernels of groups while others are judged."""
         selection = self.opened.request.selection
         to_run = ([case for case in group if refusal(case, selection) is None] for group in groups)
-        first = [group[0] for group in to_run if group]
-        self._compiling = threading.Thread(target=self._compile, args=(first,), daemon=True)
+        fresh = self._fresh(group[0] for group in to_run if group)
+        self._expected = {case.id for case in fresh}
+        self._compiling = threading.Thread(
+            target=self.opened.session.compile, args=(fresh, self.opened.events), daemon=True
+        )
         self._compiling.start()
 
     def _compile(self, cases: Iterable[Case]) -> None:
-        """Compile the kernels of cases beside each other, but for those that were compiled before."""
-        if self._compiling is not None and self._compiling is not threading.current_thread():
+        """Compile the kernels of cases beside each other, or wait until they are compiled."""
+        first = list(cases)
+        if self._compiling is not None and any(case.id in self._expected for case in first):
             self._compiling.join()
-        fresh = [case for case in cases if case.id not in self._compiled]
-        self._compiled |= {case.id for case in fresh}
-        self.opened.session.compile(fresh, self.opened.events)
+        if fresh := self._fresh(first):
+            self.opened.session.compile(fresh, self.opened.events)
+
+    def _fresh(self, cases: Iterable[Case]) -> list[Case]:
+        """List cases that nobody has compiled or compiles; from now on somebody does."""
+        found = [case for case in cases if case.id not in self._compiled]
+        self._compiled |= {case.id for case in found}
+        return found
 
     def records(self, ends_s: float = float("inf")) -> list[Record]:
         found = self.jobs.records(ends_s)
