@@ -126,7 +126,6 @@ class FuzzSession:
     tell: Callable[[str, Tally], None] = lambda text, tally: None
     tally: Tally = field(default_factory=Tally)
     faults: dict[FaultKind, FuzzFault] = field(default_factory=dict)
-    _fixed: Iterator[Case] = field(default_factory=lambda: iter(()))
 
     def run(self, failed: Sequence[Case] = (), fixed: Sequence[Case] = ()) -> list[FuzzFault]:
         """Fuzz, and return the distinct faults.
@@ -137,11 +136,11 @@ class FuzzSession:
         ends_s = self.goal.ends_s()
         self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
         self._first(failed)
-        self._fixed = iter([case for case in fixed if not self.examiner.done(case)])
+        beside = iter([case for case in fixed if not self.examiner.done(case)])
         rounds = self._rounds()
         drawn = next(rounds, None)
         while drawn is not None and not self._reached(ends_s) and not all(map(self._hangs, self.spaces)):
-            drawn = self._round(drawn, rounds, ends_s)
+            drawn = self._round(drawn, rounds, list(itertools.islice(beside, FIXED_AT_ONCE)), ends_s)
         for fault in self.faults.values():
             if not fault.of:
                 self._repeated(fault)
@@ -183,11 +182,16 @@ class FuzzSession:
             else:
                 self._add(FuzzFault(kind, record, record, shrunk=is_simplest(record.case)))
 
-    def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
-        """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
+    def _round(
+        self, drawn: Drawn, rounds: Iterator[Drawn], fixed: Sequence[Case], ends_s: float
+    ) -> Drawn | None:
+        """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile.
+
+        fixed: cases that are judged beside them.
+        """
         places: dict[str, tuple[Draws, DrawnClass, DrawPlace]] = {}
         groups = []
-        left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
+        left = None if self.goal.examples is None else self.goal.examples - self.tally.examples - len(fixed)
         for draws, each in drawn:
             if self._hangs(draws.space):
                 continue
@@ -195,8 +199,7 @@ class FuzzSession:
             fresh = fresh if left is None else fresh[: max(0, left - len(places))]
             places |= {case.id: (draws, each, place) for case, place in fresh}
             groups.append([case for case, _ in fresh])
-        given = [[case] for case in itertools.islice(self._fixed, FIXED_AT_ONCE)]
-        self.examiner.begin([*groups, *given])
+        self.examiner.begin([*groups, *([case] for case in fixed if case.id not in places)])
         following = next(rounds, None)
         self.examiner.expect([[case for case, _ in each.cases.values()] for _, each in following or ()])
         found = self.examiner.records(ends_s)

@@ -67,7 +67,7 @@ class Nursery:
         Raises:
             NurseryEnded: it has ended, or does not answer in time.
         """
-        self._request({"sweep": sorted(self.kept)}, timeout_s=timeout_s)
+        self.sweep(timeout_s)
 
     def start(
         self,
@@ -99,10 +99,10 @@ class Nursery:
         """Get the exit code of a child that has ended; negative for a signal."""
         return int(self._request({"reap": pid})["code"])
 
-    def sweep(self) -> None:
+    def sweep(self, timeout_s: float = REPLY_S) -> None:
         """Kill whatever ended children have left behind."""
         with self._lock:
-            self._request({"sweep": sorted(self.kept)})
+            self._request({"sweep": sorted(self.kept)}, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the process and all children."""

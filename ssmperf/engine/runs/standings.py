@@ -247,8 +247,8 @@ def environment_of(run: Run, record: Record) -> str | None:
     """
     if len(run.environments) < 2:
         return record.env_id or next(iter(run.environments), None)
-    places = {*run.places.values()}
     if record.env_id is None:
+        places = {*run.places.values()}
         return places.pop() if len(places) == 1 else None
     return run.places.get(record.env_id, record.env_id)
 
