@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ ROW = 512  # numbers at least, if there are as many, that one product of a proje
 class Projection:
     """The dot product of a tensor with a secret vector of signs: two small vectors give all of its signs.
 
-    like: a tensor of the shape and dtype to project. generator: the secret, on the CPU.
+    like: a tensor of the shape and dtype to project. generator: the secret.
     """
 
     def __init__(self, like: Tensor, generator: torch.Generator) -> None:
@@ -29,7 +29,10 @@ class Projection:
             width *= flat.shape[axis]
         self._shape, self._dtype = (flat.numel() // max(width, 1), width), like.dtype
         self._row, self._column = (
-            torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(flat.device, dtype)
+            torch.randint(0, 2, (size,), generator=generator, device=generator.device)
+            .mul_(2)
+            .sub_(1)
+            .to(flat.device, dtype)
             for size, dtype in zip(self._shape, (_accumulator(flat.dtype), flat.dtype), strict=True)
         )
 
@@ -90,14 +93,6 @@ def norm(x: Tensor) -> float:
     """Compute the Euclidean norm of a tensor, in float32 or wider."""
     flat = _real(x.detach())
     return float(torch.linalg.vector_norm(flat, dtype=_accumulator(flat.dtype)))
-
-
-def projected(projections: Sequence[Callable[[Tensor], Tensor]], result: Any) -> list[Tensor] | None:
-    """Project the tensors of a result; None if there are more or fewer than projections."""
-    tensors = tensors_of(result)
-    if len(tensors) != len(projections):
-        return None
-    return [project(tensor) for project, tensor in zip(projections, tensors, strict=True)]
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:

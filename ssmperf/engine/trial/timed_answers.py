@@ -1,19 +1,18 @@
 """The answer of every timed call is checked.
 
-Each call gets values that no call had before it (operands/variation.py). Its result is reduced to a dot
-product with a secret vector, right behind the timed region.
+Each call gets values that no call had before it (operands/variation.py). Its result is copied by its
+address, right behind the clock, into memory that the backend does not know: what would be computed at first
+use is never computed. The copy is reduced to its dot product with a vector that is drawn then.
 
 Where answers combine, half of the calls get combinations, whose products must be those of the bases combined.
 Whoever sees through that could combine answers instead of computing them; so the other calls get mixtures,
-one of each two, and if these take longer or shorter, the backend is wrong. The products of mixtures must all
+one of each two, and if these take longer or shorter, the backend is wrong. The answers to mixtures must all
 differ, and some are made again, outside the time, and must be the same: all of them where few calls are
 timed, since chance could spare those that were left out. The memory that a timed call is likely to get is
 filled with NaN before it, so that a call which does not write its result cannot return an earlier one's.
 
-A result is copied by its address, right behind the clock, into memory that the backend does not know: what
-would be computed at first use is never computed. It must be a plain tensor, and no mode of torch may have
-been left on. Judged in full are one untimed call, and calls that are drawn over all timed ones after they
-were made, combinations and mixtures alike.
+A result must be of plain tensors, and no mode of torch may have been left on. Judged in full are one untimed
+call, and calls that are drawn over all timed ones after they were made, combinations and mixtures alike.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ from torch import Tensor
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.judge.answer import Answer, no_gradient
 from ssmperf.engine.judge.verdict import Verdict
-from ssmperf.engine.measure.answers import Projection, copied, norm, projected, raw_copy, tensors_of
+from ssmperf.engine.measure.answers import copied, norm, raw_copy, tensors_of
 from ssmperf.engine.measure.passes import TimedPass
 from ssmperf.engine.operands.contract import Contract, malformed
 from ssmperf.engine.operands.values import Values
 from ssmperf.engine.operands.variation import FIRST, SECOND, CallSecret, Variation
+from ssmperf.engine.trial.sums import Sums
 from ssmperf.errors import BrokenContract
 
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
@@ -84,7 +84,6 @@ class TimedAnswers:
         self.secret = random.SystemRandom()
         self.drawn = SECOND
         self.draws: list[CallSecret] = []
-        self.products: list[list[Tensor]] = []
         self.probe = probe
         self._kinds: list[bool] = []  # of the calls that are left of a group
         self._kept: dict[bool, list[tuple[CallSecret, Any]]] = {True: [], False: []}  # by mixed or not
@@ -92,10 +91,14 @@ class TimedAnswers:
         self._modes = (0, 0)
         self.problem: str | None = None
         self.uneven: str | None = None  # a doubt that may be chance, and needs more calls
-        self._results: list[Tensor] = []  # without memory of their own
-        self._projections: list[Projection] = []
-        self._bases: list[tuple[float, ...]] = []  # products of two bases and their norms, by tensor
+        self._sums: Sums | None = None
         self._limits: list[float] = []  # relative to the norms, by tensor
+
+    @property
+    def sums(self) -> Sums:
+        """The products of the timed calls."""
+        assert self._sums is not None, "`prepare` comes first"
+        return self._sums
 
     def prepare(self) -> Verdict:
         """Call the pass, untimed, on a variation and on the bases; judge the variation's answer in full."""
@@ -108,12 +111,10 @@ class TimedAnswers:
         tensors = tensors_of(result)
         if not tensors:
             return Verdict(Status.WRONG, "the timed call returns no tensor")
-        self._results = [torch.empty_like(tensor, device="meta") for tensor in tensors]
-        generator = torch.Generator().manual_seed(self.secret.randrange(2**62))
-        self._projections = [Projection(tensor, generator) for tensor in tensors]
+        self._sums = Sums(tensors, self.secret)
         self._limits = [
-            max(MARGIN * max(self._eps(tensor) / 4, self.bound), project.rounding)
-            for project, tensor in zip(self._projections, tensors, strict=True)
+            max(MARGIN * max(self._eps(tensor) / 4, self.bound), rounding)
+            for rounding, tensor in zip(self.sums.roundings, tensors, strict=True)
         ]
         if combines:
             return self._calibrate(probe, [each.detach().clone() for each in tensors])
@@ -141,12 +142,12 @@ class TimedAnswers:
         if self.problem:
             return
         result = copied(result, raw_copy)
-        products = projected(self._projections, result)
-        if products is None:
+        tensors = tensors_of(result)
+        if not self.sums.fits(tensors):
             self.problem = "a timed call returned other tensors than the untimed one"
             return
+        self.sums.add(tensors, None if self.drawn.seed is not None else self.drawn.answer)
         self.draws.append(self.drawn)
-        self.products.append(products)
         self._keep(result)
 
     def _keep(self, result: Any) -> None:
@@ -169,7 +170,7 @@ class TimedAnswers:
             return Verdict(Status.WRONG, self.problem)
         if not self.draws:
             return Verdict(Status.WRONG, "no timed call was seen")
-        found = torch.stack([torch.stack([p.double() for p in each]) for each in self.products]).tolist()
+        found = self.sums.products()
         problem = (
             self._unwritten(found)
             or self._deviating(found)
@@ -194,19 +195,14 @@ class TimedAnswers:
         """
         weights = probe.answer
         wide = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in rest]
-        products, norms = [], []
         for base, weight in ((FIRST, weights[0]), (SECOND, weights[1])):
-            result = self._call(base)
-            reduced = projected(self._projections, result)
-            if reduced is None:
-                return Verdict(Status.WRONG, "two calls returned different numbers of tensors")
-            tensors = tensors_of(result)
-            wide = [left - weight * each.detach() for left, each in zip(wide, tensors, strict=True)]
-            products.append([float(each) for each in reduced])
-            norms.append([norm(each) for each in tensors])
-        self._bases = list(zip(*products, *norms, strict=True))
+            tensors = [raw_copy(each.detach()) for each in tensors_of(self._call(base))]
+            if not self.sums.fits(tensors):
+                return Verdict(Status.WRONG, "two calls returned different tensors")
+            wide = [left - weight * each for left, each in zip(wide, tensors, strict=True)]
+            self.sums.add_base(tensors)
         for at, left in enumerate(wide):
-            scale = self._scale(at, weights)
+            scale = self.sums.scale(at, weights)
             relative = norm(left) / scale if scale else 0.0
             self._limits[at] = max(self._limits[at], MARGIN * relative)
         return Verdict(Status.OK)
@@ -217,7 +213,7 @@ class TimedAnswers:
         That is where the last result was, or where it was copied to.
         """
         device = self.buffers.grad_output.device
-        likely = [each for each in self._results if _has_nan(each.dtype)] * 2
+        likely = [each for each in self.sums.results if _has_nan(each.dtype)] * 2
         blocks = [torch.full_like(each, math.nan, device=device) for each in likely]
         del blocks
 
@@ -233,16 +229,13 @@ class TimedAnswers:
 
     def _deviating(self, found: list[list[float]]) -> str | None:
         """Say which call's products are not the combination of those of the bases, or return None."""
-        for number, (drawn, products) in enumerate(zip(self.draws, found, strict=True), start=1):
-            if drawn.seed is not None:
-                continue
-            weights = drawn.answer
-            for at, product in enumerate(products):
-                expected = weights[0] * self._bases[at][0] + weights[1] * self._bases[at][1]
-                limit = self._limits[at] * self._scale(at, weights)
+        for index, wanted in self.sums.expected().items():
+            weights = self.draws[index].answer
+            for at, (product, expected) in enumerate(zip(found[index], wanted, strict=True)):
+                limit = self._limits[at] * self.sums.scale(at, weights)
                 if not abs(product - expected) <= limit:
                     return (
-                        f"timed call {number} of {len(found)} did not answer for its own values: a random "
+                        f"timed call {index + 1} of {len(found)} did not answer for its own values: a random "
                         f"sum over its result is {product:.6g}, must be {expected:.6g} within {limit:.2g}"
                     )
         return None
@@ -250,10 +243,11 @@ class TimedAnswers:
     def _repeating(self, found: list[list[float]]) -> str | None:
         """Say which two calls gave the same answer, or which gives another when repeated; else None."""
         seen: dict[tuple[float, ...], int] = {}
-        mixed = [index for index, drawn in enumerate(self.draws) if drawn.seed is not None]
+        sums = self.sums.alike()
+        mixed = list(sums)
         alike: dict[int, tuple[int, int]] = {}  # two sums of float32 may be equal by chance
-        for index in mixed:
-            earlier = seen.setdefault(tuple(found[index]), index)
+        for index, sum_ in sums.items():
+            earlier = seen.setdefault(sum_, index)
             if earlier != index:
                 alike |= dict.fromkeys((earlier, index), (earlier + 1, index + 1))
         count = REPEATED if self.variation.combines else REPEATED_ALONE
@@ -272,12 +266,11 @@ class TimedAnswers:
 
     def _repeats(self, index: int, products: list[float]) -> bool:
         """Call the pass again, untimed, on the values of a call; tell whether the answer is the same."""
-        result = self._call(self.draws[index])
-        again = projected(self._projections, result)
-        return again is not None and all(
-            abs(float(mine) - product) <= limit * norm(tensor)
+        tensors = [each.detach() for each in tensors_of(self._call(self.draws[index]))]
+        return self.sums.fits(tensors) and all(
+            abs(mine - product) <= limit * norm(tensor)
             for mine, product, limit, tensor in zip(
-                again, products, self._limits, tensors_of(result), strict=True
+                self.sums.again(index, tensors), products, self._limits, tensors, strict=True
             )
         )
 
@@ -346,10 +339,6 @@ class TimedAnswers:
 
     def _eps(self, tensor: Tensor) -> float:
         return max(self.eps, torch.finfo(tensor.dtype).eps)
-
-    def _scale(self, at: int, weights: tuple[float, float]) -> float:
-        _, _, first, second = self._bases[at]
-        return abs(weights[0]) * first + abs(weights[1]) * second
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import time
@@ -19,6 +20,7 @@ import ssmperf
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.measure.answers import Projection
 from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.trial.timed_answers import FULL, FULL_ALONE, TimedAnswers
 from ssmperf.suitekit import registry
@@ -109,6 +111,25 @@ def without_the_last_batch_item(definition: Callable[..., Any]) -> Callable[...,
     return with_signature(definition, compute)
 
 
+def unseen_by_known_vectors(definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to later results what no vector that exists during the call can see."""
+    calls = [0]
+
+    def compute(**operands: Any) -> Any:
+        calls[0] += 1
+        output, state = definition(**operands)
+        if calls[0] > UNTIMED:
+            wrong = torch.randn(output.numel())
+            for vector in [each for each in gc.get_objects() if type(each) is Projection]:
+                signs = torch.outer(vector._row, vector._column).flatten()
+                if signs.numel() == wrong.numel():
+                    wrong -= signs * (wrong @ signs) / wrong.numel()
+            output = output + 10 * wrong.view_as(output)
+        return output, state
+
+    return with_signature(definition, compute)
+
+
 class Frozen(torch.autograd.Function):
     """Passes on the first gradient that it has seen."""
 
@@ -131,6 +152,15 @@ def frozen_gradient(definition: Callable[..., Any]) -> Callable[..., Any]:
         return Frozen.apply(output), state
 
     return with_signature(definition, compute)
+
+
+def test_no_vector_is_there_to_be_found_while_the_backend_runs(
+    own_registrations: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FULL, True, 0)
+    monkeypatch.setitem(FULL, False, 0)
+    record = measure(unseen_by_known_vectors)
+    assert record.status is Status.WRONG and "a random sum over its result" in str(record.reason)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -315,9 +345,9 @@ def test_equal_sums_of_two_mixtures_are_found_only_if_an_answer_is_not_its_own(s
     answers.variation = SimpleNamespace(combines=True)  # type: ignore[assignment]
     answers.secret = random.Random(0)  # type: ignore[assignment]
     answers._repeats = lambda index, _: not stale or index != 17  # type: ignore[method-assign]
-    found = answers._repeating(
-        [[float(each % 14)] if each in (3, 17) else [100.0 + each] for each in range(30)]
-    )
+    alike = {each: (float(each % 14 if each in (3, 17) else 100 + each),) for each in range(30)}
+    answers._sums = SimpleNamespace(alike=lambda: alike)  # type: ignore[assignment]
+    found = answers._repeating([[0.0] for _ in alike])
     assert found == ("timed calls 4 and 18 gave the same answer to different values" if stale else None)
 
 
