@@ -273,7 +273,7 @@ class Context:
     def confirm(
         self, case: Case, call: Callable[[], Any], fresh: Callable[[], None], timing: Timing, peak_bytes: int
     ) -> None:
-        """Let the driver time a foreign backend's call by its own clock, by replays if it can be captured.
+        """Let the driver time a foreign backend's call by its own clock, and replays if it can be captured.
 
         fresh: writes values for a call.
         """
@@ -283,10 +283,12 @@ class Context:
         graph = None if timing.graph_s is None else self._stopwatch(case).graph
         replay = None if graph is None else graph.replayed(call, peak_bytes)
         try:
-            self.on_windows(replay or call, fresh, replay is not None)
+            if replay is not None:
+                self.on_windows(replay, fresh, True)
         finally:
             if graph is not None:
                 graph.release()
+        self.on_windows(call, fresh, False)
         self.on_phase("backend")
 
     def _shared_core(self) -> int | None:

@@ -21,7 +21,7 @@ from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.processes.nursery import NurseryEnded
 from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.engine.trial.question import CaseFacts
-from ssmperf.engine.trial.windows import REPLAY_S, too_fast
+from ssmperf.engine.trial.windows import too_fast
 from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
@@ -355,9 +355,7 @@ class Lane:
         confirmed = getattr(registry.suite(record.case.suite), "driver_times", False)
         if not (confirmed and self.household.guest) or worker.takes_turns:
             return None
-        # calls in a row wait for the host, which takes as long as it says, or as long as a replay takes it
-        times = [numbers.get("latency_s"), REPLAY_S if worker.replayed else numbers.get("issue_s")]
-        return too_fast(max(filter(None, times), default=None) if times[0] else None, worker.least_call_s)
+        return too_fast(numbers.get("latency_s"), numbers.get("issue_s"), worker.least_s)
 
     def _confirmed(self, record: Record, number: str, worker: WorkerProcess) -> Record:
         """Return the record if it agrees with the judge and with this process's clock, or a wrong one."""

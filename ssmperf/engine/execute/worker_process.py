@@ -23,7 +23,7 @@ from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.processes.names import signal_name
 from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.processes.partner import Partner
-from ssmperf.engine.trial.windows import clock_of, least_call_s
+from ssmperf.engine.trial.windows import REPLAYS, ROW, clock_of, least_call_s
 from ssmperf.errors import UnreadableRun, WorkerFailed
 
 WORKER = "ssmperf.engine.execute.worker"  # the module that the process runs
@@ -105,8 +105,7 @@ class WorkerProcess:
         self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
         self.waited_s = 0.0  # by the same clock, how long it waited for its partner
         self.reference_s = 0.0  # and how long its values and their references were made
-        self.least_call_s: float | None = None  # by the driver's clock; None if it has timed no call
-        self.replayed = False  # whether that was of replays, which do not wait for the host
+        self.least_s: dict[str, float] = {}  # of a call by the driver's clock, by kind of calls
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     @property
@@ -146,7 +145,7 @@ class WorkerProcess:
         """
         phase, limit_s, progress = "backend", timeout_s, ""
         self.timing_s, self.waited_s, self.reference_s, began_s = 0.0, 0.0, 0.0, time.monotonic()
-        self.least_call_s = None
+        self.least_s = {}
         ends_s = began_s + limit_s
         self._log_start = self.log.stat().st_size  # logs of earlier cases say nothing of this one
         forged = 0
@@ -165,8 +164,8 @@ class WorkerProcess:
                 if before == "oracle":
                     self.reference_s += spent_s
                 if phase == "windows":
-                    self.replayed = message.get("replays") is True
-                    self._time_windows(number, ends_s)
+                    kind = REPLAYS if message.get("replays") is True else ROW
+                    self._time_windows(kind, number, ends_s)
                     continue
                 if phase == "waiting":
                     left_s, ends_s = ends_s - now_s, math.inf
@@ -196,7 +195,7 @@ class WorkerProcess:
             return self._lost(case, Status.WRONG, "it wrote to the pipe of the suite's answers"), False
         return record, healthy
 
-    def _time_windows(self, number: str, ends_s: float) -> None:
+    def _time_windows(self, kind: str, number: str, ends_s: float) -> None:
         """Let the worker make calls, and time them by this process's clock; the least of all counts."""
 
         def make(calls: int, writes: int) -> None:
@@ -206,7 +205,7 @@ class WorkerProcess:
 
         least_s = least_call_s(make, clock_of(self.child.pid, self._device))
         os.write(self._requests, b"null\n")
-        self.least_call_s = min(least_s, self.least_call_s or least_s)
+        self.least_s[kind] = min(least_s, self.least_s.get(kind, least_s))
 
     def close(self) -> None:
         """Kill the process and everything that it started, and wait for it."""

@@ -17,7 +17,7 @@ import torch
 from ssmperf.engine.measure.clocks import After, Call, ignore, nothing
 from ssmperf.engine.operands.calls.capture import record, waits_for_device
 
-_MOST_LEAD_S = 5e-3  # with a longer lead the launch queue is full, and the host cannot run ahead anyway
+MOST_LEAD_S = 5e-3  # with a longer lead the launch queue is full, and the host cannot run ahead anyway
 _LEAD_MARGIN_S = 20e-6
 _CALIBRATION_CYCLES = 2_000_000
 _CALIBRATION_SAMPLES = 31
@@ -76,7 +76,7 @@ class EventClock:
         result = call()
         self._end.record()
         self.waited = self._start.query()
-        self.repeat = self.waited and self._lead_s < _MOST_LEAD_S
+        self.repeat = self.waited and self._lead_s < MOST_LEAD_S
         if self.repeat:
             self._lead_s = _lead_for(max(self._lead_s, self.now() - begun))
         self.after(result)
@@ -99,7 +99,7 @@ class EventClock:
     def _calibrate(self, call: Call) -> None:
         """Make the device spin for twice the time that the host needs to enqueue the call."""
         enqueue_s = self._enqueue_s(call)
-        if enqueue_s < _MOST_LEAD_S:
+        if enqueue_s < MOST_LEAD_S:
             enqueue_s = min(enqueue_s, *(self._enqueue_s(call) for _ in range(_WARM_UPS)))
         self._lead_s = _lead_for(enqueue_s)
         self._calibrated = call
@@ -124,7 +124,7 @@ class EventClock:
 
 def _lead_for(enqueue_s: float) -> float:
     """Choose how long the device spins, in seconds, while the host enqueues a call."""
-    return min(2 * enqueue_s + _LEAD_MARGIN_S, _MOST_LEAD_S)
+    return min(2 * enqueue_s + _LEAD_MARGIN_S, MOST_LEAD_S)
 
 
 class GraphClock(EventClock):

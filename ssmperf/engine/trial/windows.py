@@ -5,21 +5,25 @@ that the slope between them is the time of a call. It is measured twice. Calls o
 warm: a timed call takes at least as long. In windows with 3n writes of fresh values, nothing is kept from an
 earlier call. A write may take longer behind a call than behind a write; the time of two writes is taken off.
 
-On a GPU, calls in a row wait for the host if that takes longer to issue them. So a call that can be captured
-is replayed; otherwise the host's time, as the worker says it, is allowed.
+On a GPU, calls in a row wait for the host if that takes longer to issue them, while a timed call is issued
+behind a spin of the device. So that spin is allowed: as long as the worker says that the host needs, but no
+longer than the suite spins. A call that can be captured is replayed, too, which does not wait for the host.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from ssmperf.engine.measure.device_clocks import MOST_LEAD_S
 
 LEAST_S = 3e-3  # of a window: messages take a hundredth of it
 LONG_S = 0.02  # a call that alone is a window
 MOST_CALLS = 1 << 12
 SLOPES = 3  # of each kind, of which the least counts: other processes make some longer
 REPLAY_S = 1e-5  # that the host may take for the replay of a graph
+ROW, REPLAYS = "calls in a row", "replays"  # kinds of calls in windows
 MOST_BELOW = 0.3  # by which a median may be below the bound
 
 
@@ -65,15 +69,19 @@ def clock_of(pid: int, device: str) -> Callable[[], float]:
     return lambda: int(file.read_text().split()[0]) / 1e9
 
 
-def too_fast(median_s: float | None, least_s: float | None) -> str | None:
+def too_fast(median_s: float | None, issue_s: float | None, least_s: Mapping[str, float]) -> str | None:
     """Say that a median is below what the driver has measured, or return None.
 
-    least_s: None if no window was timed, although the driver waited for one.
+    issue_s: that the worker says the host needs to issue a call; None on a CPU.
+    least_s: by kind of calls; without calls in a row if no window was timed, although the driver waited.
     """
     if median_s is None:
         return None
-    if least_s is None:
+    if ROW not in least_s:
         return "its clock cannot be confirmed: it made no calls for the driver's clock"
-    if median_s >= (1 - MOST_BELOW) * least_s:
+    ahead_s = min(issue_s or 0.0, MOST_LEAD_S)
+    row_s, replay_s = least_s[ROW] - ahead_s, least_s.get(REPLAYS, 0.0)
+    if median_s >= (1 - MOST_BELOW) * row_s and max(median_s, REPLAY_S) >= (1 - MOST_BELOW) * replay_s:
         return None
-    return f"its clock is wrong: it says {median_s:.3g} s, by the driver's clock a call takes {least_s:.3g} s"
+    bound_s = max(row_s, replay_s)
+    return f"its clock is wrong: it says {median_s:.3g} s, by the driver's clock a call takes {bound_s:.3g} s"

@@ -15,7 +15,7 @@ from support.without_gpu.simulated_gpu import Simulated
 from ssmperf.engine.machine import cache
 from ssmperf.engine.measure import clocks
 from ssmperf.engine.measure.clocks import CoreWait, HostClock, IssueClock, WallClock
-from ssmperf.engine.measure.device_clocks import _MOST_LEAD_S, EventClock, GraphClock
+from ssmperf.engine.measure.device_clocks import MOST_LEAD_S, EventClock, GraphClock
 from ssmperf.engine.measure.stopwatch import Around, Stopwatch
 from ssmperf.errors import UsageError
 
@@ -195,7 +195,7 @@ def test_a_call_that_always_waits_is_timed_and_marked() -> None:
     taken = len(timing.samples.samples_s) + len(timing.samples.pilot_s)
     assert timing.waited == taken
     assert len(timing.every_s) < taken + 10  # the longest spin is soon reached, and then no call is repeated
-    assert watch.first._lead_s == _MOST_LEAD_S  # type: ignore[attr-defined]
+    assert watch.first._lead_s == MOST_LEAD_S  # type: ignore[attr-defined]
 
 
 def test_events_follow_each_call_they_time() -> None:

@@ -19,7 +19,7 @@ from ssmperf.engine.execute.worker_process import WorkerProcess
 from ssmperf.engine.plan.parts.household import Household
 from ssmperf.engine.processes.partner import Partner
 from ssmperf.engine.registry.cost import Ceilings
-from ssmperf.engine.trial.windows import LEAST_S, LONG_S, least_call_s, too_fast
+from ssmperf.engine.trial.windows import LEAST_S, LONG_S, REPLAYS, ROW, least_call_s, too_fast
 
 
 class Worker:
@@ -80,19 +80,29 @@ def test_calls_that_take_no_time_bound_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("median_s", "least_s", "reason"),
+    ("median_s", "issue_s", "least_s", "reason"),
     [
-        (1.0, 1.2, None),
-        (1.0, 1.5, "its clock is wrong"),
-        (1.0, None, "cannot be confirmed"),
-        (1.0, 0.0, None),
-        (None, None, None),
+        (1.0, None, {ROW: 1.2}, None),
+        (1.0, None, {ROW: 1.5}, "its clock is wrong"),
+        (1.0, None, {}, "cannot be confirmed"),
+        (1.0, None, {REPLAYS: 0.1}, "cannot be confirmed"),
+        (1.0, None, {ROW: 0.0}, None),
+        (None, None, {}, None),
+        # on a GPU: a call behind a spin waits for the host only where the spin has ended
+        (1e-5, 6e-5, {ROW: 6e-5, REPLAYS: 1e-5}, None),
+        (1e-3, 4e-3, {ROW: 4e-3, REPLAYS: 1e-3}, None),
+        (3.1e-3, 8e-3, {ROW: 8e-3, REPLAYS: 1e-3}, None),
+        (1e-3, 8e-3, {ROW: 8e-3, REPLAYS: 1e-3}, "a call takes 0.003 s"),
+        (9e-3, 3e-2, {ROW: 3e-2, REPLAYS: 9e-3}, "a call takes 0.025 s"),
+        (9e-3, 1.0, {ROW: 3e-2}, "a call takes 0.025 s"),
+        (1e-3, 1.0, {ROW: 3e-3, REPLAYS: 2e-3}, "a call takes 0.002 s"),
+        (2e-6, 1e-4, {ROW: 1e-4, REPLAYS: 1e-5}, None),
     ],
 )
 def test_a_median_far_below_the_bound_is_wrong(
-    median_s: float | None, least_s: float | None, reason: str | None
+    median_s: float | None, issue_s: float | None, least_s: dict[str, float], reason: str | None
 ) -> None:
-    found = too_fast(median_s, least_s)
+    found = too_fast(median_s, issue_s, least_s)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -109,7 +119,7 @@ def test_only_a_case_in_turns_is_without_the_bound(monkeypatch: pytest.MonkeyPat
     context = Context("cpu", "e", Settings(0.0, 0.02), ceilings, partner=partner, on_windows=note)
     monkeypatch.setattr(Context, "is_guest", lambda *ignored: True)
     worker = object.__new__(WorkerProcess)
-    worker.__dict__.update(_partner=partner, least_call_s=1.0, replayed=False)
+    worker.__dict__.update(_partner=partner, least_s={ROW: 1.0})
     lane: Any = Lane(SimpleNamespace(), DeviceState("cpu"), 1.0)  # type: ignore[arg-type]
     lane.household = Household((), "scan/foreign")
     fast, timing = Record(case, Status.OK, None, "e", {"latency_s": 0.1}), SimpleNamespace(graph_s=None)
