@@ -1,10 +1,11 @@
 """Kernels of the gated delta rule alone: how far single rows of the last state are off. Needs a GPU.
 
     python docs/peers/gated_delta_rows.py [--steps 1024] [--sequences 8] [--heads 16]
-        [--words 64] [--seed 0]
+        [--words 64] [--rates 1] [--widths 128 128] [--seed 0]
 
 The reference walks S ← exp(g_t) S, S ← S + β_t k_t (v_t − Sᵀ k_t)ᵀ in float64; operands are bfloat16, gates
-and β float32. A step's key is one of --words, as those of a text are, which repeats its words. A head's gate
+and β float32, between 0 and --rates. --widths are those of keys and values; FlashQLA takes 128 and 128 alone.
+A step's key is one of --words, as those of a text are, which repeats its words. A head's gate
 is constant, from one that forgets within a step to one that keeps 10,000. The error of a row S[k, :] is the
 2-norm of its difference over its 2-norm; rows that are smaller than 1/1,024 of the largest are left out. The
 last line shows the same rows when nothing but the operands is rounded, once more and at random: what any
@@ -24,24 +25,26 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 os.environ["FLA_DISABLE_BACKEND_DISPATCH"] = "1"  # fla's own Triton kernels; read at its import
-WIDTH = 128  # of keys and values, the only one of FlashQLA's kernels
+OF_QLA = [128, 128]  # the only widths of keys and values of FlashQLA's kernels
 SMALLEST = 2.0**-10
 
 
-def draw(sequences: int, steps: int, heads: int, words: int) -> tuple[Tensor, ...]:
-    """Draw q, k, v (sequences, steps, heads, WIDTH) in bfloat16, and g, β (sequences, steps, heads)."""
-    q, v = torch.randn(2, sequences, steps, heads, WIDTH, device="cuda")
-    text = torch.randint(words, (sequences, steps), device="cuda")
-    k = torch.randn(words, heads, WIDTH, device="cuda")[text]
-    g = -torch.logspace(0, -4, heads, device="cuda").expand(sequences, steps, heads).contiguous()
-    beta = torch.rand(sequences, steps, heads, device="cuda")
+def draw(chosen: argparse.Namespace) -> tuple[Tensor, ...]:
+    """Draw q, k, v (sequences, steps, heads, width) in bfloat16, and g, β (sequences, steps, heads)."""
+    sizes = chosen.sequences, chosen.steps, chosen.heads
+    K, V = chosen.widths
+    q, v = (torch.randn(*sizes, width, device="cuda") for width in (K, V))
+    text = torch.randint(chosen.words, sizes[:2], device="cuda")
+    k = torch.randn(chosen.words, chosen.heads, K, device="cuda")[text]
+    g = -torch.logspace(0, -4, chosen.heads, device="cuda").expand(sizes).contiguous()
+    beta = chosen.rates * torch.rand(sizes, device="cuda")
     return normalize(q, dim=-1).bfloat16(), normalize(k, dim=-1).bfloat16(), v.bfloat16(), g, beta
 
 
 def last_state(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """Walk through time in float64; gives (sequences, heads, WIDTH, WIDTH)."""
+    """Walk through time in float64; gives (sequences, heads, K, V)."""
     k, v, g, beta = (each.double() for each in (k, v, g, beta))
-    state = k.new_zeros(k.shape[0], k.shape[2], WIDTH, WIDTH)
+    state = k.new_zeros(k.shape[0], k.shape[2], k.shape[3], v.shape[3])
     for t in range(k.shape[1]):
         state = g[:, t].exp()[..., None, None] * state
         missing = v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
@@ -58,18 +61,17 @@ def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
     """Compute the last states by each kernel, with its name; sequences are packed where it can."""
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule as of_fla
     from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule as recurrent
-    from flash_qla import chunk_gated_delta_rule as of_qla
 
     q, k, v, g, beta = operands
+    functions = {"fla, recurrent": recurrent, "fla, Triton": of_fla}
+    if [k.shape[3], v.shape[3]] == OF_QLA:
+        from flash_qla import chunk_gated_delta_rule as of_qla
+
+        functions |= {"flash_qla": of_qla, "flash_qla, auto_cp=False": partial(of_qla, auto_cp=False)}
     count, steps = q.shape[:2]
     bounds = torch.arange(0, count * steps + 1, steps, device="cuda")
     flat = tuple(x.flatten(0, 1).unsqueeze(0) for x in operands)
-    for name, function in (
-        ("fla, recurrent", recurrent),
-        ("flash_qla", of_qla),
-        ("flash_qla, auto_cp=False", partial(of_qla, auto_cp=False)),
-        ("fla, Triton", of_fla),
-    ):
+    for name, function in functions.items():
         kind = {"output_final_state": True, "scale": 1.0}
         _, dense = function(q, k, v, g=g, beta=beta, **kind)
         _, packed = function(*flat[:3], g=flat[3], beta=flat[4], cu_seqlens=bounds, **kind)
@@ -82,11 +84,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, value in (("steps", 1024), ("sequences", 8), ("heads", 16), ("words", 64), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--rates", type=float, default=1.0)
+    parser.add_argument("--widths", type=int, nargs=2, default=OF_QLA)
     chosen = parser.parse_args()
     packages = ("flash-qla", "tilelang", "fla-core", "torch", "triton")
     print(torch.cuda.get_device_name(), *(f"{name} {version(name)}" for name in packages))
     torch.manual_seed(chosen.seed)
-    operands = draw(chosen.sequences, chosen.steps, chosen.heads, chosen.words)
+    operands = draw(chosen)
     wanted = last_state(*operands[1:])
     sizes = wanted.norm(dim=-1)
     large = sizes >= SMALLEST * sizes.max()
