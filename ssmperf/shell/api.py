@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ssmperf.engine.runs import folders
 from ssmperf.engine.runs.folders import load_all
 from ssmperf.engine.runs.question import Best, BestQuestion
 from ssmperf.engine.runs.scope import Restriction
-from ssmperf.engine.runs.store import Run
+from ssmperf.engine.runs.store import Run, some
 from ssmperf.shell.notebook import cell_progress
 
 
@@ -314,12 +315,12 @@ def best(
     """Name the fastest backend of each comparison: the objects that `ssmperf best --json` prints.
 
     The list's text is sentences, in a notebook, too; the memory at sizes of T is in the text alone. runs:
-    runs, their folders, or folders with runs. models, dtype, pass_: names; None means all. The pass
-    `training` is forward and backward together. axis, sizes: sizes of dimensions, as axis="T=1024,4096",
-    axis={"T": [1024, 4096]} or T=4096. workload: names of workloads, as NAME[:PHASE]; the objects are then
-    answers: a form of a phase each, with the comparison as
-    `contest`, `peak_bytes` and `limit_fraction` of the fastest backend, and `right_to` by a stability run
-    among those given.
+    runs, their folders, or folders with runs; a warning says which of these cannot be read. models, dtype,
+    pass_: names; None means all. The pass `training` is forward and backward together. axis, sizes: sizes of
+    dimensions, as axis="T=1024,4096", axis={"T": [1024, 4096]} or T=4096. workload: names of workloads, as
+    NAME[:PHASE]; the objects are then answers: a form of a phase each, with the comparison as `contest`,
+    `peak_bytes` and `limit_fraction` of the fastest backend, and `right_to` by a stability run among those
+    given.
 
     A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
     only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
@@ -341,7 +342,10 @@ def best(
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
     paths = [Path(each) for each in given if isinstance(each, (str, os.PathLike))]
     found = [each for each in given if not isinstance(each, (str, os.PathLike))]
-    found += load_all(paths)[0] if paths else []
+    loaded, left_out = load_all(paths) if paths else ([], [])
+    if left_out:
+        warnings.warn(f"left out: {some(left_out)}", stacklevel=2)
+    found += loaded
     question = BestQuestion.of(
         found, models=models, axis=axis, dtype=dtype, pass_=pass_, workload=workload, **sizes
     )

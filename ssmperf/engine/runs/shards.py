@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +36,8 @@ def _fail(error: UnreadableRun, *_: Path) -> NoReturn:
 def joined(runs: Iterable[Run], *, force: bool = False, refuse: Callable[..., None] = _fail) -> list[Run]:
     """Join the shards of each plan to one run, in the place of the first; other runs stay as they are.
 
+    A plan that was run several times, such as each night, has a run for each time.
+
     force: whether shards that were measured on different devices are joined. refuse: is called with
         an error and the folders of shards that cannot be joined; if it returns, they are left out.
 
@@ -45,9 +48,11 @@ def joined(runs: Iterable[Run], *, force: bool = False, refuse: Callable[..., No
     for run in runs:
         key = (_shard(run)["plan"], _shard(run)["count"]) if is_shard(run) else id(run)
         groups.setdefault(key, []).append(run)
-    several = sum(is_shard(parts[0]) for parts in groups.values()) > 1
+    times = [time for parts in groups.values() for time in _times(parts)]
+    plans = {key for key, parts in groups.items() if is_shard(parts[0])}
+    several = "different plans" if len(plans) > 1 else "several runs" if len(times) > len(groups) else None
     found: list[Run] = []
-    for parts in groups.values():
+    for parts in times:
         try:
             found += [_joined(parts, force, several)] if is_shard(parts[0]) else parts
         except UnreadableRun as error:
@@ -55,12 +60,38 @@ def joined(runs: Iterable[Run], *, force: bool = False, refuse: Callable[..., No
     return found
 
 
-def _joined(parts: Sequence[Run], force: bool, several: bool) -> Run:
-    """Join the shards of one plan. `warnings` says which are missing, unless there are several plans."""
+def _times(parts: Sequence[Run]) -> list[Sequence[Run]]:
+    """Part the shards of a plan by the times that it was run.
+
+    All times but the last must be complete, and the shards of one begin within less than what is between two.
+    """
+    if len({*map(_index, parts)} if is_shard(parts[0]) else parts) == len(parts):
+        return [parts]
+    found: list[list[Run]] = []
+    for run in sorted(parts, key=_began):
+        if not found or _index(run) in map(_index, found[-1]):
+            found.append([])
+        found[-1].append(run)
+    complete = all(len(time) == _shard(time[0])["count"] for time in found[:-1])
+    pauses = (_began(after[0]) - _began(before[-1]) for before, after in itertools.pairwise(found))
+    longest = max(_began(time[-1]) - _began(time[0]) for time in found)
+    return [*found] if complete and longest < min(pauses) else [parts]
+
+
+def _began(run: Run) -> float:
+    """When a run began, in seconds; 0 if it does not say."""
+    try:
+        return datetime.fromisoformat(str(run.meta.get("created"))).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _joined(parts: Sequence[Run], force: bool, several: str | None) -> Run:
+    """Join the shards of one run. `warnings` says which are missing, unless there are several runs."""
     first = parts[0]
-    count, numbers = _shard(first)["count"], [int(_shard(run)["index"]) for run in parts]
+    count, numbers = _shard(first)["count"], [*map(_index, parts)]
     if several and len(parts) < count:
-        raise UnreadableRun(f"shards of different plans, and some of this one are missing: {_named(parts)}")
+        raise UnreadableRun(f"shards of {several}, and some of this one are missing: {_named(parts)}")
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     if twice:
         raise UnreadableRun(f"shard {twice[0]}/{count} is there twice: {_named(parts)}")
@@ -93,6 +124,10 @@ def _joined(parts: Sequence[Run], force: bool, several: bool) -> Run:
 def _shard(run: Run) -> Mapping[str, Any]:
     found = run.meta.get(META)
     return found if isinstance(found, Mapping) else {}
+
+
+def _index(run: Run) -> int:
+    return int(_shard(run)["index"])
 
 
 def _named(parts: Sequence[Run]) -> str:
