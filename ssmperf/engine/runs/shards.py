@@ -65,7 +65,7 @@ def _times(parts: Sequence[Run]) -> list[Sequence[Run]]:
 
     All times but the last must be complete, and the shards of one begin within less than what is between two.
     """
-    if len({*map(_index, parts)} if is_shard(parts[0]) else parts) == len(parts):
+    if not is_shard(parts[0]) or len({*map(_index, parts)}) == len(parts):
         return [parts]
     found: list[list[Run]] = []
     for run in sorted(parts, key=_began):
