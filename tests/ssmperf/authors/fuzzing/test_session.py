@@ -47,6 +47,7 @@ def test_what_follows_is_expected_before_records_are_awaited() -> None:
     session = FuzzSession(recorder, [space], 1, Goal(None, 40))
     assert session.run(fixed=fixed) == []
     assert recorder.order[:6] == ["begin", "expect", "records"] * 2
+    assert recorder.order[-2:] == ["begin", "records"]  # nothing follows the last
     drawn = [{case.id for group in groups for case in group} for groups in recorder.begun]
     awaited = [{case.id for group in groups for case in group} for groups in recorder.expected]
     own = {case.id for case in fixed}
