@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ import triton
 from torch import Tensor
 
 from ..._autograd import once_differentiable
-from ..._triton.host import loop_bound, shared_memory
+from ..._triton.host import loop_bound, processors, shared_memory
 from ..._triton.plan import Plan, Slot, packed, planned
 from ..._triton.sequences import Packing
+from .carry import delta_carry
 from .gradients import delta_gradients
 from .inverse import delta_chunks
 from .parts import CHUNK
@@ -20,13 +21,17 @@ from .tiles import Tiles, tiles, width_of
 from .walk import delta_walk, delta_walk_back
 
 WIDEST = 256  # keys at most: a program has all of them
+LEAST_SEGMENTS = 5  # fewer take as long as a walk through whole heads: they are walked three times
+CARRIED = 32  # width of the strip of values with which a program carries states on
+
+Chunks = tuple[Slot, Slot | None, Slot, Slot]  # high, low, scores and gates of `delta_chunks`
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Sizes of a call and block sizes of its kernels. n: sequences, B unless they are packed.
 
-    count: places of chunks of a head.
+    count: places of chunks of a head. segments: into which a head is cut, by time; 1 for none.
     """
 
     B: int
@@ -37,6 +42,7 @@ class Schedule:
     shared: int
     packing: Packing | None
     cut: Tiles
+    segments: int = 1
     precision: str = "tf32x3"
 
     @classmethod
@@ -44,7 +50,11 @@ class Schedule:
         B, T, H, V = v.shape
         packing, K = Packing.of(plan, bounds, T, CHUNK), k.shape[-1]
         cut = tiles(K, (packing.sequences if packing else B) * H, half=v.element_size() == 2)
-        return cls(B, T, H, K, V, H // k.shape[2], packing, cut)
+        whole = cls(B, T, H, K, V, H // k.shape[2], packing, cut)
+        room = cut.fill * processors(plan.device) // whole.walks(V)[0]
+        if packing or min(room, whole.count) < LEAST_SEGMENTS:
+            return whole
+        return replace(whole, segments=triton.cdiv(whole.count, triton.cdiv(whole.count, room)))
 
     @property
     def n(self) -> int:
@@ -53,11 +63,6 @@ class Schedule:
     @property
     def count(self) -> int:
         return self.packing.count if self.packing else triton.cdiv(self.T, CHUNK)
-
-    @property
-    def values(self) -> int:
-        """Width of a strip of the state."""
-        return width_of(self.V, self.cut.walk)
 
     @property
     def places(self) -> Slot | None:
@@ -73,9 +78,11 @@ class Schedule:
     def states(self, plan: Plan) -> Slot:
         return plan.empty((self.n, self.H, self.K, self.V), torch.float32)
 
-    def chunks(
-        self, plan: Plan, q: Slot, k: Slot, beta: Slot, log_a: Slot | None
-    ) -> tuple[Slot, Slot | None, Slot, Slot]:
+    def edges(self, plan: Plan, width: int) -> Slot:
+        """Room for what each segment begins or ends in."""
+        return plan.empty((self.n * self.H, self.segments, self.K, width), torch.float32)
+
+    def chunks(self, plan: Plan, q: Slot, k: Slot, beta: Slot, log_a: Slot | None) -> Chunks:
         """What the walks need of each chunk: the inverse in one or two parts, the scores and the gates."""
         square = CHUNK * CHUNK
         high, scores = self.per_chunk(plan, square, k.dtype), self.per_chunk(plan, square, k.dtype)
@@ -89,24 +96,56 @@ class Schedule:
         )  # fmt: skip
         return high, low, scores, gates
 
-    def walking(self, plan: Plan, k: Slot, stages: int) -> dict[str, Any]:
-        """Constants of a walk; with fewer stages where their tiles do not fit into shared memory."""
-        BK, BV = width_of(self.K, WIDEST), self.values
+    def begun(
+        self, plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, chunks: Chunks, initial: Slot | None
+    ) -> tuple[Slot | None, Slot | None]:
+        """The state in which each segment begins, and the maps of all; without segments `initial`."""
+        if self.segments == 1:
+            return initial, None
+        maps, ends, starts = self.edges(plan, self.K), self.edges(plan, self.V), self.edges(plan, self.V)
+        for values, to in ((None, maps), (v, ends)):
+            width = to.shape[3]
+            plan.launch(
+                delta_walk, self.walks(width), q, k, values, beta, *chunks, None, None, to, None, None, None,
+                *self.sizes, EMIT=False, KEEP=False, **self.walking(plan, k, self.cut.walk_stages, width),
+            )  # fmt: skip
+        self.carry(plan, maps, ends, initial, starts, back=False)
+        return starts, maps
+
+    def carry(
+        self, plan: Plan, maps: Slot, ends: Slot, given: Slot | None, edges: Slot, *, back: bool
+    ) -> None:
+        """Find the edges of segments from the one that is given."""
+        BV = width_of(self.V, CARRIED)
+        plan.launch(
+            delta_carry, (self.n * self.H * triton.cdiv(self.V, BV),), maps, ends, given, edges,
+            self.segments, loop_bound(self.segments - 1), K=self.K, V=self.V, BK=width_of(self.K, 64), BV=BV,
+            BACK=back, PRECISION=self.precision, num_warps=4,
+        )  # fmt: skip
+
+    def walking(self, plan: Plan, k: Slot, stages: int, values: int | None = None) -> dict[str, Any]:
+        """Constants of a walk; with fewer stages where their tiles do not fit into shared memory.
+
+        values: V, if not that of the call.
+        """
+        V = self.V if values is None else values
+        BK, BV = width_of(self.K, WIDEST), width_of(V, self.cut.walk)
         per_stage = CHUNK * (2 * BK + BV + 3 * CHUNK) * k.element_size()
         other = 3 * CHUNK * BV * k.element_size() + 4096
         room = max(1, (shared_memory(plan.device) - other) // per_stage)
         return {
-            "K": self.K, "V": self.V, "C": CHUNK, "BK": BK, "BV": BV, "SHARED": self.shared,
+            "K": self.K, "V": V, "C": CHUNK, "BK": BK, "BV": BV, "SHARED": self.shared,
             "PRECISION": self.precision, "STAGES": min(stages, room), "num_warps": self.cut.walk_warps,
         }  # fmt: skip
 
-    @property
-    def walks(self) -> tuple[int]:
-        return (self.n * self.H * triton.cdiv(self.V, self.values),)
+    def walks(self, width: int) -> tuple[int]:
+        """The programs of a walk over values of a width."""
+        return (self.n * self.H * self.segments * triton.cdiv(width, width_of(width, self.cut.walk)),)
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        return self.T, self.H, loop_bound(self.count)
+        cuts = (self.segments, triton.cdiv(self.count, self.segments)) if self.segments > 1 else (None, None)
+        return self.T, self.H, loop_bound(self.count), *cuts
 
 
 @planned
@@ -117,8 +156,9 @@ def forward_pass(
     """o and the final state."""
     schedule = Schedule.of(plan, k, v, bounds)
     chunks, o, final = schedule.chunks(plan, q, k, beta, log_a), plan.like(v), schedule.states(plan)
+    starts, _ = schedule.begun(plan, q, k, v, beta, chunks, initial)
     plan.launch(
-        delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, o, final, None, None,
+        delta_walk, schedule.walks(schedule.V), q, k, v, beta, *chunks, starts, o, final, None, None,
         schedule.bounds, *schedule.sizes, EMIT=True, KEEP=False,
         **schedule.walking(plan, k, schedule.cut.walk_stages),
     )  # fmt: skip
@@ -135,15 +175,25 @@ def backward_pass(
     chunks, final = schedule.chunks(plan, q, k, beta, log_a), schedule.states(plan)
     states, dstates = (schedule.per_chunk(plan, schedule.K * schedule.V, v.dtype) for _ in range(2))
     written, dx = plan.like(v), plan.like(v)
+    starts, maps = schedule.begun(plan, q, k, v, beta, chunks, initial)
     plan.launch(
-        delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, None, final, states, written,
+        delta_walk, schedule.walks(schedule.V), q, k, v, beta, *chunks, starts, None, final, states, written,
         schedule.bounds, *schedule.sizes, EMIT=False, KEEP=True,
         **schedule.walking(plan, k, schedule.cut.walk_stages),
     )  # fmt: skip
     dinitial = None if initial is None else plan.like(initial)
+    walking = schedule.walking(plan, k, schedule.cut.back_stages)
+    dends = dfinal
+    if maps is not None:
+        parts, dends = schedule.edges(plan, schedule.V), schedule.edges(plan, schedule.V)
+        plan.launch(
+            delta_walk_back, schedule.walks(schedule.V), q, k, beta, *chunks, do, None, None, None, parts,
+            None, *schedule.sizes, **walking,
+        )  # fmt: skip
+        schedule.carry(plan, maps, parts, dfinal, dends, back=True)
     plan.launch(
-        delta_walk_back, schedule.walks, q, k, beta, *chunks, do, dfinal, dx, dstates, dinitial,
-        schedule.bounds, *schedule.sizes, **schedule.walking(plan, k, schedule.cut.back_stages),
+        delta_walk_back, schedule.walks(schedule.V), q, k, beta, *chunks, do, dends, dx, dstates, dinitial,
+        schedule.bounds, *schedule.sizes, **walking,
     )  # fmt: skip
     (B, T, H), K, cut = v.shape[:3], schedule.K, schedule.cut
     strip = width_of(K, cut.key)

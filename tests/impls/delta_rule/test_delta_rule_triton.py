@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from ssmperf.impls.delta_rule._triton import function
+from ssmperf.impls.delta_rule._triton.tiles import Tiles
 from support.kernels.kernel_check import kernel_check
 from torch import Tensor
 from torch.nn import functional
@@ -44,9 +46,9 @@ def operands(
     return {name: x.to(DEVICE) for name, x in drawn.items() if x is not None}
 
 
-def check(given: Operands) -> dict[str, Tensor]:
+def check(given: Operands, tolerance: float = TOLERANCE) -> dict[str, Tensor]:
     half = given["q"].dtype != torch.float32
-    return kernel_check("delta_rule", ENTRY.function, given, 2e-2 if half else TOLERANCE)
+    return kernel_check("delta_rule", ENTRY.function, given, 2e-2 if half else tolerance)
 
 
 @pytest.mark.slow(but=("1-none", "67-scalar", "130-const"))
@@ -94,6 +96,31 @@ def test_packed_sequences(lengths: list[int]) -> None:
     check({**given, "initial_state": state.to(DEVICE), "cu_seqlens": bounds})
 
 
+SEGMENTS: dict[str, tuple[int, Operands]] = {
+    "no gate": (5, operands(4 * CHUNK + 1, "none", H=1, G=1)),
+    "no state": (5, operands(5 * CHUNK, "none", B=2, H=1, G=1, state=False)),
+    "two parts of the keys are carried on": (5, operands(8 * CHUNK + 3, H=2, G=1, K=72, V=40)),
+    "resets in half precision": (7, operands(7 * CHUNK, regime="reset", dtype=HALF)),
+}
+
+
+@pytest.mark.slow(but=("no gate",))
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_segments_of_time_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, given = SEGMENTS[name]
+    carry, cuts = function.Schedule.carry, set()
+
+    def noted(self: function.Schedule, *slots: Any, **more: Any) -> None:
+        cuts.add(self.segments)
+        carry(self, *slots, **more)
+
+    monkeypatch.setattr(function.Schedule, "carry", noted)
+    monkeypatch.setattr(function, "processors", lambda device: 1)
+    monkeypatch.setattr(function, "tiles", lambda *ignored, **kind: Tiles(walk=32, fill=28))
+    check(given)
+    assert cuts == {count}
+
+
 @pytest.mark.slow(but=("1.9",))
 @pytest.mark.parametrize("rate", [1.9, 2.0])
 def test_near_identical_keys_and_rates_near_two(rate: float) -> None:
@@ -103,7 +130,7 @@ def test_near_identical_keys_and_rates_near_two(rate: float) -> None:
         return functional.normalize(k[:, :1] + 0.02 * k, dim=-1)
 
     given = operands(2 * CHUNK, "none", keys=alike)
-    check({**given, "beta": torch.full_like(given["beta"], rate)})
+    check({**given, "beta": torch.full_like(given["beta"], rate)}, 2 * TOLERANCE)  # nothing of it fades
 
 
 @pytest.mark.parametrize("gates", ["none", "const", "scalar"])

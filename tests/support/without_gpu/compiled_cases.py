@@ -325,8 +325,12 @@ def delta_rule_cases() -> Iterator[Case]:
         (96, 192, BFLOAT, "none packed"),
         (64, 64, FLOAT, "scalar"),
         (128, 128, BFLOAT, "decode"),
+        (128, 128, BFLOAT, "scalar segments"),
     ):
         steps, decode = (1, True) if kind == "decode" else (T, False)
+        cut: dict[str, Any] = {}
+        if "segments" in kind:
+            steps, cut = 8 * T, {"processors": MANY, "changes": {"fill": 1}}
         operands: dict[str, Operand] = dict.fromkeys("qk", ((B, steps, H, K), data))
         operands |= {"v": ((B, steps, H, V), data), "beta": ((B, steps, H), FLOAT)}
         operands["initial_state"] = ((2 if "packed" in kind else B, H, K, V), FLOAT)
@@ -334,8 +338,10 @@ def delta_rule_cases() -> Iterator[Case]:
             operands["log_a"] = ((B, steps, H), FLOAT)
         options = {"cu_seqlens": torch.tensor([0, 50, T])} if "packed" in kind else {}
         name = f"{SHORT[data]} K{K} V{V} {kind}"
-        main = data is BFLOAT and "packed" not in kind
-        yield TritonCase("delta_rule/triton", name, operands, options=options, main=main, decode=decode)
+        main = data is BFLOAT and kind in ("scalar", "decode")
+        yield TritonCase(
+            "delta_rule/triton", name, operands, options=options, main=main, decode=decode, **cut
+        )
 
 
 def cuda_cases() -> Iterator[Case]:
