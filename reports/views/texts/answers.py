@@ -15,6 +15,7 @@ from ...rows.needs import Need
 
 NOT_MEASURED = "not measured"
 DAY = len("2026-01-01")
+SHOWN = 1.01  # the least ratio that is shown as one
 MOST_DATES = 3
 START = "start"  # the gates that are shown first
 
@@ -142,7 +143,9 @@ def brief(contest: Contest) -> str:
     if len(winners) > 1:
         text += " (tied)"
     if rest:
-        return f"{text}, {units.ratio(rest[0]['value'] / contest['value'])} ahead of {rest[0]['backend']}"
+        ratio = rest[0]["value"] / contest["value"]
+        by = units.ratio(ratio) if ratio >= SHOWN else "under 1 %"
+        return f"{text}, {by} ahead of {rest[0]['backend']}"
     return text if len(winners) > 1 else f"{text}, the only backend that took part"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from ssmperf.reports.rows import frames, ranking
 from ssmperf.reports.rows.answers import PhaseAnswer, answers
-from ssmperf.reports.views.texts.answers import cards, lines
+from ssmperf.reports.views.texts.answers import brief, cards, lines
 
 PACKED = {"packing": "600,424", "shape": {"B": 1, "T": 1024, "C": 64}}
 PLAIN = {"shape": {"B": 1, "T": 2048, "C": 64}}
@@ -50,6 +51,13 @@ def test_a_tie_of_all_is_ahead_of_none(fake: Any) -> None:
 def test_one_winner_is_ahead_of_the_next(fake: Any) -> None:
     ((_, text),) = sentences(fake, (PLAIN, {"blelloch": 3.0, "chunkwise": 2.0}))
     assert text.startswith("chunkwise 2.00 s, 1.50× ahead of blelloch at B 1, T 2,048;")
+
+
+@pytest.mark.parametrize(("next_", "by"), [(2.004, "under 1 %"), (2.03, "1.01×"), (3.0, "1.50×")])
+def test_a_small_lead_is_no_ratio(next_: float, by: str) -> None:
+    competitors = [{"backend": "fla", "value": 2.0}, {"backend": "flash_qla", "value": next_}]
+    contest = {"backend": "fla", "fastest": ["fla"], "field": "latency_s", "value": 2.0}
+    assert brief({**contest, "competitors": competitors}) == f"fla 2.00 s, {by} ahead of flash_qla"
 
 
 def test_a_form_with_the_same_tie_is_the_same_whoever_is_listed_first(fake: Any) -> None:
