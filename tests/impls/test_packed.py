@@ -146,6 +146,20 @@ def test_states_are_as_wide_as_those_of_one_sequence(recurrence: str) -> None:
         assert torch.equal(final[0], given["initial_state"][0].float())
 
 
+EXACT = [each for each in runnable("linear_attention") if each.error_bound is None and each.equivalent]
+
+
+@pytest.mark.parametrize("backend", EXACT, ids=lambda each: each.name)
+def test_gradients_of_heads_that_share_a_key_are_summed_in_the_widest_precision(backend: Backend) -> None:
+    """Where they cancel, each of them rounded to half precision leaves nothing right of the sum."""
+    v, g = torch.full((2, 1, 1, 64, 1), 1.01).unbind(0)
+    g[:, :, ::2] *= -1.0001  # of each two heads the gradients nearly cancel
+    q = torch.ones(1, 1, 1, 4, dtype=torch.bfloat16, requires_grad=True)
+    output, _ = backend.function(q, torch.ones(1, 1, 1, 4), v)
+    (found,) = torch.autograd.grad(output, q, g)
+    torch.testing.assert_close(found.float(), (v * g).sum().expand(found.shape), rtol=0.01, atol=0.0)
+
+
 def test_a_key_that_all_heads_share_is_not_copied() -> None:
     q, k = torch.randn(1, 5, 1, K), torch.randn(1, 5, 1, K)
     for one, many in zip((q, k), shared_heads(q, k, H), strict=True):

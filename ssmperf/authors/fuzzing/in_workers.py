@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from ssmperf.engine.plan.refusal import refusal
 LEAST_LIMIT_S = 5.0  # of an example that hangs
 SLOWEST = 10.0  # times the slowest right example: a hang
 FIRST_LIMIT_S = {"cpu": 10.0, "cuda": 120.0}  # before any example was right
+INTERPRETED = 12.0  # times these limits in Triton's interpreter, where each program takes its turn
 
 
 @dataclass
@@ -92,7 +94,11 @@ class Workers:
         ]
         if took:
             self.slowest_s = max(self.slowest_s, *took)
-            self.serving.limit(max(LEAST_LIMIT_S, SLOWEST * self.slowest_s))
+            self.serving.limit(max(_patience() * LEAST_LIMIT_S, SLOWEST * self.slowest_s))
+
+
+def _patience() -> float:
+    return INTERPRETED if os.environ.get("TRITON_INTERPRET") == "1" else 1.0
 
 
 @contextlib.contextmanager
@@ -101,7 +107,7 @@ def working(opened: OpenRun, device: str) -> Iterator[Workers]:
     jobs = Jobs()
     with opened.serving(jobs, jobs.done) as serving:
         jobs.check = serving.check
-        serving.limit(FIRST_LIMIT_S[device])
+        serving.limit(_patience() * FIRST_LIMIT_S[device])
         try:
             yield Workers(opened, jobs, serving)
         finally:
