@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import pkgutil
 import sys
@@ -219,7 +220,10 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     if _share_with_workers(file):
         plugin_files.append(file)
         return
-    name = f"{PLUGIN}{file.stem}_{len(plugin_files)}"
+    numbered = (f"{PLUGIN}{file.stem}_{number}" for number in itertools.count(len(plugin_files)))
+    name = next(
+        name for name in numbered if name not in sys.modules
+    )  # entries are told apart by their modules
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise PluginError(f"plug-in {path}: not a Python file")

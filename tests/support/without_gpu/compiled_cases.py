@@ -338,7 +338,7 @@ def delta_rule_cases() -> Iterator[Case]:
             operands["log_a"] = ((B, steps, H), FLOAT)
         options = {"cu_seqlens": torch.tensor([0, 50, T])} if "packed" in kind else {}
         name = f"{SHORT[data]} K{K} V{V} {kind}"
-        main = data is BFLOAT and kind in ("scalar", "decode")
+        main = data is BFLOAT and "packed" not in kind
         yield TritonCase(
             "delta_rule/triton", name, operands, options=options, main=main, decode=decode, **cut
         )
