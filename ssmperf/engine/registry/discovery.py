@@ -221,9 +221,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
         plugin_files.append(file)
         return
     numbered = (f"{PLUGIN}{file.stem}_{number}" for number in itertools.count(len(plugin_files)))
-    name = next(
-        name for name in numbered if name not in sys.modules
-    )  # entries are told apart by their modules
+    name = next(each for each in numbered if each not in sys.modules)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise PluginError(f"plug-in {path}: not a Python file")

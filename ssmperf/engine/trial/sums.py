@@ -24,14 +24,14 @@ Weights = tuple[float, float]
 class Sum:
     """The dot products of a call's result, by tensor.
 
-    seed: of the call's vectors. expected: what the bases say of the products; None for a mixture. alike: the
-    products with vectors that are the same for all calls.
+    seed: of the call's vectors. expected: what the bases say of the products; None for a mixture. alike: of a
+    mixture, the products with vectors that are the same for all calls.
     """
 
     seed: int
     products: list[Tensor]
     expected: list[Tensor] | None
-    alike: list[Tensor]
+    alike: list[Tensor] | None
 
 
 class Sums:
@@ -75,12 +75,13 @@ class Sums:
         """
         seed = self._seed()
         vectors = _vectors(tensors, seed)
-        expected = None
-        if weights is not None:
-            one, other = (_products(vectors, base) for base in self._bases)
-            expected = [weights[0] * a + weights[1] * b for a, b in zip(one, other, strict=True)]
-        found = Sum(seed, _products(vectors, tensors), expected, _products(self._alike, tensors))
-        self.calls.append(found)
+        products = _products(vectors, tensors)
+        if weights is None:
+            self.calls.append(Sum(seed, products, None, _products(self._alike, tensors)))
+            return
+        one, other = (_products(vectors, base) for base in self._bases)
+        expected = [weights[0] * a + weights[1] * b for a, b in zip(one, other, strict=True)]
+        self.calls.append(Sum(seed, products, expected, None))
 
     def products(self) -> list[list[float]]:
         """List the products of all calls, by call and tensor."""
@@ -93,7 +94,7 @@ class Sums:
 
     def alike(self) -> dict[int, tuple[float, ...]]:
         """List the products of mixtures with the same vectors, by the number of the call."""
-        mixed = {at: each.alike for at, each in enumerate(self.calls) if each.expected is None}
+        mixed = {at: each.alike for at, each in enumerate(self.calls) if each.alike is not None}
         return dict(zip(mixed, map(tuple, _numbers(list(mixed.values()))), strict=True))
 
     def again(self, at: int, tensors: Sequence[Tensor]) -> list[float]:

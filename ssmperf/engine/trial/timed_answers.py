@@ -41,6 +41,8 @@ from ssmperf.errors import BrokenContract
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
 # errors with random signs scatter like a normal distribution whose deviation is that norm.
 MARGIN = 24.0
+MEASURED = 48.0  # the same for an error that is measured, on one combination: others have larger ones
+SURELY_OFF = 64  # numbers of which some are off by as much as usual; fewer may all be nearly right, by chance
 FEW = 8  # calls on mixtures that are all repeated
 REPEATED = 1  # of more than these
 REPEATED_ALONE = 4  # the same where answers do not combine
@@ -201,10 +203,11 @@ class TimedAnswers:
                 return Verdict(Status.WRONG, "two calls returned different tensors")
             wide = [left - weight * each for left, each in zip(wide, tensors, strict=True)]
             self.sums.add_base(tensors)
+        scales = [self.sums.scale(at, weights) for at in range(len(wide))]
+        errors = [norm(left) / scale if scale else 0.0 for left, scale in zip(wide, scales, strict=True)]
         for at, left in enumerate(wide):
-            scale = self.sums.scale(at, weights)
-            relative = norm(left) / scale if scale else 0.0
-            self._limits[at] = max(self._limits[at], MARGIN * relative)
+            relative = max(errors) if left.numel() < SURELY_OFF else errors[at]
+            self._limits[at] = max(self._limits[at], MEASURED * relative)
         return Verdict(Status.OK)
 
     def _spoil(self) -> None:
