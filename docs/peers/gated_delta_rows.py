@@ -87,7 +87,8 @@ def main() -> None:
     parser.add_argument("--rates", type=float, default=1.0)
     parser.add_argument("--widths", type=int, nargs=2, default=OF_QLA)
     chosen = parser.parse_args()
-    packages = ("flash-qla", "tilelang", "fla-core", "torch", "triton")
+    of_qla = ["flash-qla", "tilelang"] if chosen.widths == OF_QLA else []
+    packages = (*of_qla, "fla-core", "torch", "triton")
     print(torch.cuda.get_device_name(), *(f"{name} {version(name)}" for name in packages))
     torch.manual_seed(chosen.seed)
     operands = draw(chosen)

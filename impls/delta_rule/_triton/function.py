@@ -13,7 +13,7 @@ from ..._autograd import once_differentiable
 from ..._triton.host import loop_bound, processors, shared_memory
 from ..._triton.plan import Plan, Slot, packed, planned
 from ..._triton.sequences import Packing
-from .carry import delta_carry
+from .carry import delta_carry, segments_of
 from .gradients import delta_gradients
 from .inverse import delta_chunks
 from .parts import CHUNK
@@ -21,7 +21,6 @@ from .tiles import Tiles, tiles, width_of
 from .walk import delta_walk, delta_walk_back
 
 WIDEST = 256  # keys at most: a program has all of them
-LEAST_SEGMENTS = 5  # fewer take as long as a walk through whole heads: they are walked three times
 CARRIED = 32  # width of the strip of values with which a program carries states on
 
 Chunks = tuple[Slot, Slot | None, Slot, Slot]  # high, low, scores and gates of `delta_chunks`
@@ -51,10 +50,9 @@ class Schedule:
         packing, K = Packing.of(plan, bounds, T, CHUNK), k.shape[-1]
         cut = tiles(K, (packing.sequences if packing else B) * H, half=v.element_size() == 2)
         whole = cls(B, T, H, K, V, H // k.shape[2], packing, cut)
-        room = cut.fill * processors(plan.device) // whole.walks(V)[0]
-        if packing or min(room, whole.count) < LEAST_SEGMENTS:
+        if packing:
             return whole
-        return replace(whole, segments=triton.cdiv(whole.count, triton.cdiv(whole.count, room)))
+        return replace(whole, segments=segments_of(whole.count, whole.walks(V)[0], processors(plan.device)))
 
     @property
     def n(self) -> int:

@@ -18,7 +18,6 @@ class Tiles:
     sums over at once. grad_warps, grad_stages: of that program.
     inverse_key: width of the keys that the products of the inverse sum over at once. inverse_warps: of that
     program.
-    fill: programs per multiprocessor that few heads are cut into, as segments of time; 0 for no cuts.
     """
 
     walk: int = 64
@@ -31,7 +30,6 @@ class Tiles:
     grad_stages: int = 2
     inverse_key: int = 32
     inverse_warps: int = 1
-    fill: int = 0
 
     def __post_init__(self) -> None:
         widths = (self.walk, self.key, self.value, self.inverse_key)
@@ -40,9 +38,8 @@ class Tiles:
             any(size < 1 or size & (size - 1) for size in powers)
             or min(widths) < 16
             or min(self.walk_stages, self.back_stages, self.grad_stages) < 1
-            or self.fill < 0
         ):
-            raise ValueError("sizes are powers of two, widths at least 16, stages above 0, fill at least 0")
+            raise ValueError("sizes are powers of two, widths at least 16, stages above 0")
 
 
 WIDTHS = (64, 128, 256)
@@ -72,7 +69,6 @@ def candidates(widths: str, heads: str, K: int) -> Iterator[Tiles]:
     for key, value, warps, stages in GRADIENTS:
         yield replace(cut, key=key, value=value, grad_warps=warps, grad_stages=stages)
     yield from (replace(cut, inverse_key=key, inverse_warps=warps) for key, warps in ((16, 1), (64, 2)))
-    yield from (replace(cut, fill=fill) for fill in (1, 2))
 
 
 TILES = Table("delta_rule/triton", Tiles, CURATED, candidates)

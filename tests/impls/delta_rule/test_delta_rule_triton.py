@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.delta_rule._triton import function
+from ssmperf.impls.delta_rule._triton.carry import segments_of
 from ssmperf.impls.delta_rule._triton.tiles import Tiles
 from support.kernels.kernel_check import kernel_check
 from torch import Tensor
@@ -115,10 +116,21 @@ def test_segments_of_time_give_the_same(name: str, monkeypatch: pytest.MonkeyPat
         carry(self, *slots, **more)
 
     monkeypatch.setattr(function.Schedule, "carry", noted)
-    monkeypatch.setattr(function, "processors", lambda device: 1)
-    monkeypatch.setattr(function, "tiles", lambda *ignored, **kind: Tiles(walk=32, fill=28))
+    monkeypatch.setattr(function, "segments_of", lambda *ignored: count)
+    monkeypatch.setattr(function, "tiles", lambda *ignored, **kind: Tiles(walk=32))
     check(given)
     assert cuts == {count}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "programs", "segments"),
+    [(512, 4, 27), (512, 16, 8), (512, 32, 4), (512, 64, 1), (128, 32, 4), (32, 32, 1), (3, 2, 1), (1, 1, 1)],
+)
+def test_heads_are_cut_where_that_pays(chunks: int, programs: int, segments: int) -> None:
+    found = segments_of(chunks, programs, 132)
+    assert found == segments
+    per = -(-chunks // found)
+    assert (found - 1) * per < chunks <= found * per
 
 
 @pytest.mark.slow(but=("1.9",))

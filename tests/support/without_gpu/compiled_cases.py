@@ -330,7 +330,7 @@ def delta_rule_cases() -> Iterator[Case]:
         steps, decode = (1, True) if kind == "decode" else (T, False)
         cut: dict[str, Any] = {}
         if "segments" in kind:
-            steps, cut = 8 * T, {"processors": MANY, "changes": {"fill": 1}}
+            steps, cut = 64 * T, {"processors": MANY}
         operands: dict[str, Operand] = dict.fromkeys("qk", ((B, steps, H, K), data))
         operands |= {"v": ((B, steps, H, V), data), "beta": ((B, steps, H), FLOAT)}
         operands["initial_state"] = ((2 if "packed" in kind else B, H, K, V), FLOAT)
