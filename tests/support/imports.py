@@ -11,8 +11,8 @@ FACE = "__init__"  # of a package, which exports names of all floors
 
 ROOMS = ("impls", "suites", "reports")
 SOURCE = ("ssmperf", *ROOMS, "examples")
-# what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers
-SHARED = ("_triton", "_autograd", "_autocast", "_states", "_peer", "_fla")
+# what backends of every recurrence may use: host code for Triton and CUDA, derivatives, autocast, peers
+SHARED = ("_triton", "_cuda", "_autograd", "_autocast", "_states", "_peer", "_fla")
 NO_RECURRENCES = ("models", "identities", *SHARED)
 
 Graph = dict[str, list[str]]

@@ -1,1 +1,1 @@
-"""The `cuda` backend: kernels in CUDA C++, their sizes, compilation and cache, and their launch."""
+"""The `cuda` backend: kernels in CUDA C++, their sizes, and their launch."""

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..._autograd import once_differentiable
+from ..._cuda.enqueue import enqueue, fill
 from ..._triton.plan import Plan, Slot, packed, planned
-from .enqueue import enqueue, fill
-from .program import cubin
 from .sizes import Tiles, Variant, tiles, variant
 
 TYPES = {
@@ -61,7 +60,7 @@ def loaded(
         chained=chained,
         shared_bytes=shared_memory(device),
     )
-    code = ObjectCode.from_cubin(cubin(made, f"sm_{properties.major}{properties.minor}"))
+    code = ObjectCode.from_cubin(made.program.cubin(f"sm_{properties.major}{properties.minor}"))
     kernel = code.get_kernel(f"cuda_scan_{pass_}")
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     (error,) = driver.cuKernelSetAttribute(most, made.shared_bytes, kernel.handle, driver.CUdevice(device))

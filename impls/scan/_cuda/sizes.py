@@ -6,9 +6,13 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ssmperf.authoring import Table
 
+from ..._cuda.program import Program
+
+SOURCES = Path(__file__).parent
 BANKS_BYTES = 128
 WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2, "complex64": 8}
 
@@ -145,9 +149,9 @@ class Variant:
         return _rounded(maps + states + 2 * cut.slots * 4) + cut.slots * self.slot_bytes
 
     @property
-    def macros(self) -> list[tuple[str, str]]:
+    def program(self) -> Program:
         cut = self.tiles
-        return [
+        macros = [
             ("STEPS", str(cut.steps)),
             ("WARPS", str(cut.warps)),
             ("VECTOR", str(cut.vector)),
@@ -163,6 +167,7 @@ class Variant:
             ("ALIGNED", str(self.aligned).lower()),
             ("CHAINED", str(self.chained).lower()),
         ]
+        return Program(SOURCES, f"{self.pass_}.cu", tuple(macros))
 
 
 def _rounded(size: int) -> int:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.scan._cuda import function, sizes
-from ssmperf.impls.scan._cuda.program import SOURCES
-from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
+from ssmperf.impls.scan._cuda.sizes import SOURCES, Tiles, Variant
 from support.kernels.kernel_check import kernel_check, outcome
 from support.without_gpu.cuda_host import COMPILER, GROUP, Host, build, made_once, of_sources
 from torch import Tensor

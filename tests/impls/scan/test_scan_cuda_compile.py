@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ssmperf.impls.scan._cuda import program, sizes
-from ssmperf.impls.scan._cuda.sizes import Variant
+from ssmperf.impls._cuda import program
+from ssmperf.impls._cuda.program import Program
+from ssmperf.impls.scan._cuda import sizes
+from ssmperf.impls.scan._cuda.sizes import SOURCES, Variant
 from support.without_gpu import compiled_table
 from support.without_gpu.compiled import SHARED_BYTES
 from support.without_gpu.compiled_cases import ARCHS, CASES, CudaCase
@@ -58,23 +60,22 @@ def test_fewer_slots_where_shared_memory_is_small() -> None:
 
 
 def test_an_error_of_nvrtc_names_the_line_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources, step = program.sources(), "int row = run() * STEPS"
-    folder = Path(program.__file__).parent
+    sources, step = program.sources(SOURCES), "int row = run() * STEPS"
     planted = sources["forward.cu"].replace(step, "int row = missing() * STEPS", 1)
     line = planted.partition("missing()")[0].count("\n") + 1
-    monkeypatch.setattr(program, "sources", lambda: {**sources, "forward.cu": planted})
+    monkeypatch.setattr(program, "sources", lambda folder: {**sources, "forward.cu": planted})
     with pytest.raises(Exception, match="NVRTC_ERROR_COMPILATION") as raised:
-        program.compiled(FORWARD, "sm_90")
+        FORWARD.program.compiled("sm_90")
     reason = failure_of(raised.value).reason
     assert reason.startswith('NVRTCError: identifier "missing" is undefined: `int row = missing() * STEPS')
     assert reason.replace(f"{Path.cwd()}/", "").endswith(
-        f" at {folder / 'forward.cu'}:{line} (replay)".replace(f"{Path.cwd()}/", "")
+        f" at {SOURCES / 'forward.cu'}:{line} (replay)".replace(f"{Path.cwd()}/", "")
     )
 
 
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not know sm_199"):
-        program.compiled(FORWARD, "sm_199")
+        FORWARD.program.compiled("sm_199")
 
 
 class TestCache:
@@ -82,18 +83,18 @@ class TestCache:
     def counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.compiled = 0
 
-        def compiled(variant: Variant, arch: str) -> bytes:
+        def compiled(made: Program, arch: str) -> bytes:
             self.compiled += 1
-            return f"{variant.pass_} {arch}".encode()
+            return f"{made.file} {arch}".encode()
 
-        monkeypatch.setattr(program, "compiled", compiled)
+        monkeypatch.setattr(Program, "compiled", compiled)
 
     def cubin(self, folder: Path, arch: str = "sm_90") -> bytes:
-        return program.cubin(FORWARD, arch, folder)
+        return FORWARD.program.cubin(arch, folder)
 
     def test_compiles_once(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
-        assert self.cubin(folder) == self.cubin(folder) == b"forward sm_90"
+        assert self.cubin(folder) == self.cubin(folder) == b"forward.cu sm_90"
         assert self.compiled == 1
         assert [file.suffix for file in folder.iterdir()] == [".cubin"]
 
@@ -105,7 +106,7 @@ class TestCache:
         for wrong in (damage, whole[:-1], whole + b"x"):
             before = self.compiled
             entry.write_bytes(wrong)
-            assert self.cubin(tmp_path) == b"forward sm_90"
+            assert self.cubin(tmp_path) == b"forward.cu sm_90"
             assert self.compiled == before + 1
             assert entry.read_bytes() == whole
 
@@ -113,19 +114,19 @@ class TestCache:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.cubin(tmp_path)
-        assert self.cubin(tmp_path, "sm_80") == b"forward sm_80"
-        changed = dict(program.sources()) | {"walk.cuh": "changed"}
-        monkeypatch.setattr(program, "sources", lambda: changed)
+        assert self.cubin(tmp_path, "sm_80") == b"forward.cu sm_80"
+        changed = program.sources(SOURCES) | {"walk.cuh": "changed"}
+        monkeypatch.setattr(program, "sources", lambda folder: changed)
         self.cubin(tmp_path)
         assert self.compiled == 3
 
     def test_where_nothing_can_be_kept_it_compiles(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for _ in range(2):
-            assert self.cubin(tmp_path / "file" / "folder") == b"forward sm_90"
+            assert self.cubin(tmp_path / "file" / "folder") == b"forward.cu sm_90"
         assert self.compiled == 2
 
     def test_follows_the_cache_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        program.cubin(FORWARD, "sm_90")
+        FORWARD.program.cubin("sm_90")
         assert len(list((tmp_path / "ssmperf" / "cuda").iterdir())) == 1

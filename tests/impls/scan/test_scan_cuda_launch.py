@@ -11,8 +11,8 @@ pytest.importorskip("cuda.bindings")
 pytest.importorskip("cuda.core")
 
 from cuda.bindings import driver
-from ssmperf.impls.scan._cuda import enqueue as module
-from ssmperf.impls.scan._cuda.enqueue import enqueue
+from ssmperf.impls._cuda import enqueue as module
+from ssmperf.impls._cuda.enqueue import enqueue
 
 Result = driver.CUresult
 

@@ -35,12 +35,13 @@ class Usage:
         return cls(registers, spilled, shared)
 
     @classmethod
-    def of(cls, cubin: bytes, dynamic_shared: int) -> Usage:
-        """Read the resources of a cubin with one kernel, by Triton's cuobjdump."""
+    def of(cls, cubin: bytes, dynamic_shared: int, kernel: str = "") -> Usage:
+        """Read the resources of a cubin's kernel, or of its only one, by Triton's cuobjdump."""
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             Path(file.name).write_bytes(cubin)
             command = [str(cuobjdump()), "--dump-resource-usage", file.name]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        text = text.partition(f" Function {kernel}:")[2].partition(" Function ")[0] if kernel else text
         register, stack, local, shared = (
             int(re.findall(rf"\b{name}:(\d+)", text)[-1]) for name in ("REG", "STACK", "LOCAL", "SHARED")
         )
@@ -133,21 +134,20 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
         shared_memory_per_block_optin=SHARED_BYTES[arch],
         multi_processor_count=132,
     )
-    found: list[tuple[Any, bytes]] = []
+    variants: list[Any] = []
+    codes: list[bytes] = []
 
-    def cubin(variant: Any, name: str) -> bytes:
-        from ssmperf.impls.scan._cuda import program
-
-        found.append((variant, program.compiled(variant, name)))
-        return found[-1][1]
+    def cubin(program: Any, name: str) -> bytes:
+        codes.append(program.compiled(name))
+        return codes[-1]
 
     with ExitStack() as stack:
         patch = stack.enter_context
         patch(mock.patch("torch.cuda.get_device_properties", lambda device: properties))
         for cached in ("loaded", "shared_memory"):
             patch(mock.patch.object(function, cached, getattr(function, cached).__wrapped__))
-        patch(mock.patch.object(function, "cubin", cubin))
-        patch(mock.patch.object(function, "launch"))
+        patch(mock.patch("ssmperf.impls._cuda.program.Program.cubin", cubin))
+        patch(mock.patch.object(function, "launch", lambda ready, *sizes: variants.append(ready.variant)))
         patch(mock.patch.object(function, "fill"))
         patch(mock.patch("cuda.core.Device"))
         code = patch(mock.patch("cuda.core.ObjectCode")).from_cubin.return_value
@@ -157,7 +157,7 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
         plan.forget()  # so that every variant is compiled for this architecture
         call()
     plan.forget()
-    return found
+    return list(zip(variants, codes, strict=True))
 
 
 @contextmanager

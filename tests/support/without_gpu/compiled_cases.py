@@ -120,17 +120,14 @@ def called_alone() -> AbstractContextManager[object]:
     return mock.patch.object(Plan, "expect", lambda *_, **__: None)
 
 
-@dataclass(frozen=True, eq=False)
-class CudaCase(Case):
-    """A case of scan's `cuda` backend; operands: as Scan.apply takes them, None where there is none."""
-
-    operands: Mapping[str, Operand]
-    processors: int = field(default=ONE, kw_only=True)
+class OfNvrtc(Case):
+    """A case that NVRTC compiles."""
 
     def missing(self) -> str | None:
-        if reason := registry.backend("scan", "cuda").missing("cuda"):
+        recurrence, _, name = self.backend.partition("/")
+        if reason := registry.backend(recurrence, name).missing("cuda"):
             return reason
-        from ssmperf.impls.scan._cuda import program
+        from ssmperf.impls._cuda import program
 
         try:
             program.compiler()
@@ -140,9 +137,17 @@ class CudaCase(Case):
 
     @property
     def compiler(self) -> str:
-        from ssmperf.impls.scan._cuda import program
+        from ssmperf.impls._cuda import program
 
         return "nvrtc {}.{}".format(*program.compiler())
+
+
+@dataclass(frozen=True, eq=False)
+class CudaCase(OfNvrtc):
+    """A case of scan's `cuda` backend; operands: as Scan.apply takes them, None where there is none."""
+
+    operands: Mapping[str, Operand]
+    processors: int = field(default=ONE, kw_only=True)
 
     def usage(self, arch: int) -> dict[str, Usage]:
         from ssmperf.impls.scan._cuda import function

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from ssmperf.impls.scan._cuda.program import SOURCES
-from ssmperf.impls.scan._cuda.sizes import Variant
+from ssmperf.impls.scan._cuda.sizes import SOURCES, Variant
 
 HERE = Path(__file__).parent / "cuda_on_host"
 COMPILER = shutil.which("g++")
@@ -38,7 +37,7 @@ def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> N
     No macro may have a name that a standard header asks for: the precompiled one would not be used.
     """
     macros = {
-        **dict(variant.macros),
+        **dict(variant.program.macros),
         "KERNEL": f'"{variant.pass_}.cu"',
         "FUNCTION_NAME": f"cuda_scan_{variant.pass_}",
         "PASS": variant.pass_.capitalize(),
