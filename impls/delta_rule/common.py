@@ -158,3 +158,8 @@ def element_bytes(shape: Shape, itemsize: int) -> float:
     """Count the bytes of the dense affine maps of all steps, K·(K + V) numbers each."""
     K, V = shape["K"], shape["V"]
     return shape["B"] * shape["T"] * shape["H"] * K * (K + V) * max(4, itemsize)
+
+
+def shared_sum(x: Tensor, heads: int) -> Tensor:
+    """Add up the gradients (B, T, H, K) of the heads that share a key head."""
+    return x if x.shape[2] == heads else x.unflatten(2, (heads, -1)).sum(3)

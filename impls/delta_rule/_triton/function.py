@@ -13,6 +13,7 @@ from ..._autograd import once_differentiable
 from ..._triton.host import loop_bound, processors, shared_memory
 from ..._triton.plan import Plan, Slot, packed, planned
 from ..._triton.sequences import Packing
+from ..common import shared_sum
 from .carry import delta_carry, segments_of
 from .gradients import delta_gradients
 from .inverse import delta_chunks
@@ -241,8 +242,3 @@ class DeltaRule(torch.autograd.Function):
 def total(parts: Tensor, of: Tensor) -> Tensor:
     """Add up a gradient's parts (strips, ...), in the dtype of its operand; one strip costs no kernel."""
     return (parts[0] if len(parts) == 1 else parts.sum(0)).to(of.dtype)
-
-
-def shared_sum(x: Tensor, heads: int) -> Tensor:
-    """Add up the gradients (B, T, H, K) of the heads that share a key head."""
-    return x if x.shape[2] == heads else x.unflatten(2, (heads, -1)).sum(3)

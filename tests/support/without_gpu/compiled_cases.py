@@ -167,6 +167,19 @@ class CudaCase(OfNvrtc):
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class HopperCase(OfNvrtc):
+    """All kernels of the delta rule's `cuda` backend, which are compiled for Hopper alone."""
+
+    def usage(self, arch: int) -> dict[str, Usage]:
+        from ssmperf.impls.delta_rule._cuda import program
+
+        codes = {each.program: each.program.compiled(program.ARCH) for each in program.KERNELS}
+        return {
+            each.name: Usage.of(codes[each.program], each.shared_bytes, each.name) for each in program.KERNELS
+        }
+
+
 def drawn(
     operands: Mapping[str, Operand], *, gradients: bool = True, time_last: bool = False
 ) -> dict[str, torch.Tensor]:
@@ -375,6 +388,7 @@ CASES = (
     *cuda_cases(),
     *selective_scan_cases(),
     *delta_rule_cases(),
+    HopperCase("delta_rule/cuda", "bf16"),
     *ratio_scan_cases(),
     *linear_attention_cases(),
 )

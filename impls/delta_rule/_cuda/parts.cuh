@@ -1,0 +1,87 @@
+// What the kernels share: where chunks lie, and how their tiles lie in shared memory.
+#ifndef SSMPERF_DELTA_PARTS
+#define SSMPERF_DELTA_PARTS
+#include "device.cuh"
+
+constexpr int C = 64;             // steps of a chunk
+constexpr int WIDEST = 128;       // keys; a program has all of them
+constexpr int HALF = 8192;        // bytes of 64 rows of 64 numbers
+constexpr int VECTORS = 5 * C;    // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
+constexpr float RESET = -104.0f;  // float32 exp of anything below is 0
+
+// Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart. BY_ROW:
+// contiguous along what is summed over. BY_COLUMN: along the other axis, with the next 64 numbers a tile of 64 rows away.
+constexpr unsigned BY_ROW = 1 << 16, BY_COLUMN = HALF / 16 << 16;
+
+// Where 16 bytes of a row of 128 bytes lie, so that neither rows nor columns of eight share banks.
+FUNCTION unsigned swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
+
+// ROWS rows of 64 numbers; 0 from row `left` on and from column `width` on. The 128 threads of a warpgroup do it.
+template <int ROWS>
+FUNCTION void copy_half(unsigned to, const bfloat16* from, long long stride, int left, int width) {
+    UNROLL for (int i = 0; i < ROWS / 16; ++i) {
+        int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
+        bool inside = row < left && piece * 8 < width;
+        copy_16(to + swizzled(row, piece), inside ? from + row * stride + piece * 8 : from, inside);
+    }
+}
+template <int ROWS>
+FUNCTION void copy_tile(unsigned to, const bfloat16* from, long long stride, int left, int width) {
+    copy_half<ROWS>(to, from, stride, left, width);
+    copy_half<ROWS>(to + ROWS * 128, width > 64 ? from + 64 : from, stride, left, width - 64);
+}
+// A C x C matrix, of which no block of 16 above the diagonal is stored.
+FUNCTION void copy_square(unsigned to, const bfloat16* from) {
+    UNROLL for (int i = 0; i < 4; ++i) {
+        int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
+        bool inside = piece / 2 <= row / 16;
+        copy_16(to + swizzled(row, piece), inside ? from + row * C + piece * 8 : from, inside);
+    }
+}
+
+// Packed sequences lie in one batch element; sequence n begins at bounds[n]. What there is per chunk has a place for chunk i of
+// a sequence that begins at step b: b / C + n + i.
+FUNCTION long long bound(const long long* bounds, int n, int T) {
+    long long step = bounds[n];
+    return step < 0 ? 0 : step > T ? T : step;
+}
+
+// First step of a chunk, counted from the first of its batch element, and how many steps it has: none at an empty place.
+struct Steps {
+    long long first;
+    int left;
+};
+FUNCTION Steps steps_of(int place, int T, const long long* bounds, int sequences) {
+    long long first = (long long)place * C, stop = T;
+    if (bounds) {
+        int number = 0, most = sequences - 1;
+        while (number < most) {
+            int middle = (number + most + 1) / 2;
+            if (bound(bounds, middle, T) / C + middle <= place) number = middle;
+            else most = middle - 1;
+        }
+        long long begin = bound(bounds, number, T), chunk = place - begin / C - number;
+        stop = bound(bounds, number + 1, T);
+        first = chunk < 0 ? stop : begin + chunk * C;
+    }
+    return {first, stop - first < C ? (int)(stop - first) : C};
+}
+
+struct Sequence {
+    long long first;  // row of its first step, among those of all batch elements
+    int steps, chunks;
+    long long place;  // of its first chunk
+};
+FUNCTION Sequence sequence_of(int number, int head, int T, int H, int NT, const long long* bounds) {
+    if (!bounds) return {(long long)number * T, T, NT, ((long long)number * H + head) * NT};
+    long long first = bound(bounds, number, T), end = bound(bounds, number + 1, T);
+    int steps = end > first ? (int)(end - first) : 0;
+    return {first, steps, (steps + C - 1) / C, (long long)head * NT + first / C + number};
+}
+
+// The gates after step j up to step i, from their sums (a) and numbers of resets (b).
+FUNCTION float decay(Two i, Two j, bool below) {
+    float factor = exponential(least(i.a - j.a, 0.0f));
+    return below && i.b == j.b ? factor : 0.0f;
+}
+#endif

@@ -1,0 +1,77 @@
+"""Fused kernels of the delta rule in CUDA C++ for Hopper. See `_cuda`."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from ssmperf.authoring import Unsupported, backend
+
+from .._triton.plan import packed as contiguous
+from . import check
+from ._cuda.function import WIDEST, DeltaRule, aligned
+
+HOPPER = (9, 0)
+UNTRIED = "SSMPERF_UNTRIED"  # until a GPU has shown that the kernels are right
+
+
+@backend(
+    "delta_rule",
+    name="cuda",
+    devices=("cuda",),
+    dtypes=("bfloat16",),
+    gates=("none", "const", "scalar"),
+    needs=("cuda.core", "cuda.bindings"),
+    capability=HOPPER,
+    kernels=("cuda_delta_chunks", "cuda_delta_walk"),
+    launches=lambda shape: 2,
+)
+def cuda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    log_a: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    p: Tensor | None = None,
+    r: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Inverses of all chunks of 64 steps at once, then a walk that copies ahead; resets are exact.
+
+    q, k and v go through tensor cores as bfloat16 with float32 sums; the inverse takes part with twice their
+    digits. cu_seqlens is read by kernels alone.
+
+    Raises:
+        Unsupported: gates per key channel, keys p and r, operands that are not bfloat16, K or V above 128 or
+            no multiple of 8, a device that is not a Hopper, or no SSMPERF_UNTRIED in the environment: no GPU
+            has run these kernels yet.
+    """
+    check(q, k, v, beta, log_a, p, r)
+    if p is not None or beta is None:
+        raise Unsupported("keys p and r of their own (it takes one key and a rate per step)")
+    if log_a is not None and log_a.dim() == 4:
+        raise Unsupported("gates per key channel (it takes one per head, or none)")
+    B, T, H, V = v.shape
+    for operand in (q, k, v):
+        if operand.dtype != torch.bfloat16:
+            raise Unsupported(f"{operand.dtype} operands (it takes bfloat16)")
+    for name, size in (("K", q.shape[-1]), ("V", V)):
+        if size > WIDEST or size % 8:
+            raise Unsupported(f"{name} = {size} (it takes multiples of 8 up to {WIDEST})")
+    if v.device.type == "cuda":
+        if torch.cuda.get_device_capability(v.device) != HOPPER:
+            raise Unsupported("a device that is not a Hopper (its products are of 9.0 alone)")
+        if not os.environ.get(UNTRIED):
+            raise Unsupported(f"no GPU has run these kernels yet (set {UNTRIED}=1 to try them)")
+    gates = None if log_a is None else contiguous(log_a.to(torch.float32).expand(B, T, H))
+    return DeltaRule.apply(  # type: ignore[no-untyped-call, no-any-return]
+        *(aligned(each) for each in (q, k, v)),
+        contiguous(beta.to(torch.float32).expand(B, T, H)),
+        gates,
+        None if initial_state is None else contiguous(initial_state.to(torch.float32)),
+        cu_seqlens,
+    )

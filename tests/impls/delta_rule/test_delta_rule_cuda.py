@@ -1,0 +1,108 @@
+"""The cuda delta rule against the definition in float64: on a Hopper, or on threads that stand in for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ssmperf.impls._triton import plan
+from ssmperf.impls.delta_rule._cuda import function
+from support.kernels.kernel_check import kernel_check
+from support.without_gpu.cuda_host import COMPILER
+from support.without_gpu.hopper_host import HopperHost
+
+from ssmperf import Shape, Unsupported
+from ssmperf.suitekit import registry
+
+ENTRY = registry.backend("delta_rule", "cuda")
+RECURRENCE = registry.recurrence("delta_rule")
+HALF = torch.bfloat16
+CHUNK = 64
+TOLERANCE = 1e-2  # of results in bfloat16, in the 2-norm
+GPU = torch.cuda.is_available() and ENTRY.missing("cuda") is None
+TRIED = "SSMPERF_UNTRIED"
+DEVICE = "cuda" if GPU else "cpu"
+
+Operands = dict[str, Any]
+
+
+def operands(
+    T: int, gates: str = "scalar", *, B: int = 1, H: int = 2, G: int = 2, K: int = 128, V: int = 128,
+    regime: str = "sigmoid", state: bool = True, sequences: int | None = None, rate: float | None = None,
+) -> Operands:  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    drawn = RECURRENCE.sample(
+        Shape(B=B, T=T, H=H, K=K, V=V), regime=regime, generator=generator, gate_kind=gates
+    )
+    if state:
+        drawn["initial_state"] = torch.randn(sequences or B, H, K, V, generator=generator)
+    if rate is not None:
+        drawn["beta"] = torch.full_like(drawn["beta"], rate)
+    drawn |= {name: drawn[name][:, :, :G] for name in ("q", "k")}
+    drawn |= {name: drawn[name].to(HALF).contiguous() for name in ("q", "k", "v")}
+    return {name: x.to(DEVICE) for name, x in drawn.items() if x is not None}
+
+
+@pytest.fixture
+def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> HopperHost:
+    """The device; where there is none, threads of this process."""
+    shared: Path = tmp_path_factory.getbasetemp().parent / "hopper"
+    shared.mkdir(exist_ok=True)
+    found = HopperHost(shared)
+    monkeypatch.setenv(TRIED, "1")
+    if not GPU:
+        if COMPILER is None:
+            pytest.skip("needs g++")
+        plan.forget()
+        found.install(function, monkeypatch)
+    return found
+
+
+CASES: dict[str, Operands] = {
+    "two chunks and a part": operands(2 * CHUNK + 3, G=1),
+    "no state": operands(CHUNK + 1, B=2, H=1, G=1, K=64, V=40, state=False),
+    "no gate, rates of 2": operands(CHUNK, "none", H=1, G=1, K=96, rate=2.0),
+    "a constant gate": operands(70, "const", H=1, G=1, K=8, V=72),
+    "resets": operands(3 * CHUNK, H=1, G=1, K=16, V=16, regime="reset"),
+    "one step": operands(1, H=1, G=1),
+    "packed": operands(140, G=1, K=32, V=72, sequences=4),
+}
+BOUNDS = torch.tensor([0, 60, 127, 127, 140])
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.slow(but=("no state",))
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_the_definition(name: str) -> None:
+    given = CASES[name] | ({"cu_seqlens": BOUNDS.to(DEVICE)} if name == "packed" else {})
+    kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
+
+
+@pytest.mark.skipif(GPU, reason="kernels of a device do not say that they ran")
+def test_kernels_of_both_passes(host: HopperHost) -> None:
+    given = operands(3, H=1, G=1, K=16, V=16)
+    leaves = {name: x.requires_grad_() for name, x in given.items()}
+    o, final = ENTRY.function(**leaves)
+    assert host.launched == ["cuda_delta_chunks", "cuda_delta_walk"]
+    torch.autograd.grad(o.sum() + final.sum(), list(leaves.values()))
+    assert host.launched[2:] == [
+        "cuda_delta_chunks", "cuda_delta_walk_keep", "cuda_delta_walk_back", "cuda_delta_gradients"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"q": torch.zeros(1, 2, 1, 12, dtype=HALF), "k": torch.zeros(1, 2, 1, 12, dtype=HALF)}, "K = 12"),
+        ({"v": torch.zeros(1, 2, 1, 136, dtype=HALF)}, "V = 136"),
+        ({"v": torch.zeros(1, 2, 1, 16)}, "float32 operands"),
+        ({"log_a": torch.zeros(1, 2, 1, 16)}, "per key channel"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refuses_what_it_has_no_kernels_for(change: Operands, reason: str) -> None:
+    given = operands(2, H=1, G=1, K=16, V=16, state=False) | change
+    with pytest.raises(Unsupported, match=reason):
+        ENTRY.function(**given)

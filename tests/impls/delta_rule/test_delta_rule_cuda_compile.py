@@ -1,0 +1,40 @@
+"""The cuda delta rule's kernels compile without a GPU, and the compiler lets their products run on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ssmperf.impls.delta_rule._cuda.program import ARCH, KERNELS
+from support.without_gpu import compiled_table
+from support.without_gpu.compiled import SHARED_BYTES, cuobjdump
+from support.without_gpu.compiled_cases import CASES, FULL, HopperCase
+
+(CASE,) = (case for case in CASES if isinstance(case, HopperCase))
+if reason := CASE.missing():
+    pytest.skip(reason, allow_module_level=True)
+
+STATIC = 1024  # bytes that alignment may take before the rest
+FILES = sorted({each.file for each in KERNELS})
+
+
+def test_kernels_need_what_the_table_says() -> None:
+    found = CASE.usage(FULL)
+    assert not compiled_table.differences(compiled_table.read(), CASE, FULL, found), compiled_table.UPDATE
+    for kernel in KERNELS:
+        assert found[kernel.name].shared <= SHARED_BYTES[FULL], kernel
+        assert found[kernel.name].registers * kernel.threads <= 1 << 16, kernel
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_compiler_puts_no_wait_behind_each_product(file: str, tmp_path: Path) -> None:
+    """Where it cannot follow a product's sums, ptxas waits for each product before the next."""
+    (program,) = {each.program for each in KERNELS if each.file == file}
+    cubin = tmp_path / "code.cubin"
+    cubin.write_bytes(program.compiled(ARCH))
+    disassembler = cuobjdump().with_name("nvdisasm")
+    listing = subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=True).stdout
+    products, waits = listing.count("HGMMA"), listing.count("WARPGROUP.DEPBAR")
+    assert products >= 16
+    assert 0 < waits <= products // 4
