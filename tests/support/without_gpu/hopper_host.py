@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,12 @@ from .cuda_host import compile, made_once
 HERE = Path(__file__).parent / "hopper_on_host"
 OPTIONS = ("-std=c++20", "-O1", "-pthread", "-shared", "-fPIC", "-include", "device.h")
 BLOCKS = 3  # that a device has room for
+
+
+def of_sources() -> str:
+    """Hash all that the compiled kernels depend on but the compiler."""
+    files = (file for folder in (SOURCES, HERE) for file in sorted(folder.iterdir()) if file.is_file())
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (Path(__file__), *files))).hexdigest()[:16]
 
 
 class HopperHost:
@@ -35,7 +42,7 @@ class HopperHost:
             source.write_text("\n".join([f'#include "{file}"', *runs, ""]))
             compile([*OPTIONS, f"-I{HERE}", f"-I{SOURCES}", str(source)], part)
 
-        return ctypes.CDLL(str(made_once(self.folder / f"{Path(file).stem}.so", make)))
+        return ctypes.CDLL(str(made_once(self.folder / f"{Path(file).stem}-{of_sources()}.so", make)))
 
     def launch(self, kernel: Kernel, grid: int, arguments: list[int], device: int, stream: int) -> None:
         self.launched.append(kernel.name)
