@@ -187,8 +187,8 @@ def delta_rule(
     given = [x for x in (q, k, v, beta, log_a, p, r) if x is not None]
     wide = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     K = q.shape[-1]
-    queries, keys = shared_heads(q.to(wide), k.to(wide), H)
     values = v.to(wide)
+    queries, keys = shared_heads(q.to(wide), k.to(wide), values)
     rates = values.new_ones(B, T, H) if beta is None else beta.to(wide)
     gates = values.new_ones(1, 1, 1, 1) if log_a is None else torch.exp(gate_factors(log_a.to(wide)))
     gates = gates.expand(B, T, H, K)

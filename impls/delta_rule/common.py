@@ -76,7 +76,7 @@ def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
         values = v.to(wide)
         if initial_state is None:
             initial_state = values.new_zeros(B, H, q.shape[-1], V)
-        q, k = shared_heads(q.to(wide), k.to(wide), H)  # repeated last: a view stays one
+        q, k = shared_heads(q.to(wide), k.to(wide), values)  # repeated last: a view stays one
         x = Operands(
             q=q,
             k=k,

@@ -187,7 +187,7 @@ def linear_attention(
         part); and S_T (B, H, K, V), float32/complex64 or wider.
     """
     check_read(read, bonus)
-    q, k = shared_heads(q, k, v.shape[2])
+    q, k = shared_heads(q, k, v)
     if cu_seqlens is not None:
         given = {"q": q, "k": k, "v": v, "log_a": log_a, "log_b": log_b, "phase": phase, "bonus": bonus}
         return one_by_one(partial(linear_attention, read=read), cu_seqlens, given, initial_state)

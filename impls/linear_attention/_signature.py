@@ -52,7 +52,7 @@ def whole_signature(
         if shares_heads:
             check_heads(x.q, x.k, x.v.shape[2])
         else:
-            x.q, x.k = shared_heads(x.q, x.k, x.v.shape[2], x.v)
+            x.q, x.k = shared_heads(x.q, x.k, x.v)
         if x.cu_seqlens is None:
             return function(x)
         if packs:

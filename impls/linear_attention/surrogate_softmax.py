@@ -51,7 +51,7 @@ def definition(
         Unsupported: the backend refuses the operands.
     """
     _check(Arguments(q, k, v, log_a, log_b, phase=phase, bonus=bonus, read=read))
-    q, k = shared_heads(q, k, v.shape[2])
+    q, k = shared_heads(q, k, v)
     T, H, K = q.shape[1:]
     dtype, wide = v.dtype, torch.float32
     for operand in (q, k, v, log_a):

@@ -62,13 +62,13 @@ def triton(x: Arguments) -> tuple[Tensor, Tensor]:
     per_head = x.log_a is None or x.log_a.dim() in (1, 3)
     few = per_head and operands.itemsize == 2 and x.log_b is None and x.phase is None and x.read == "post"
     if not few:
-        q, k = shared_heads(q, k, v.shape[2], v)
+        q, k = shared_heads(q, k, v)
     elif expanded(q, k, v.shape[2]) and not differentiates(q, k):
         q, k = q[:, :, :1], k[:, :, :1]
     every = (q, k, v, x.log_a, x.phase, x.log_b, x.bonus, x.initial_state)
     one = q.shape[1] == 1 and x.cu_seqlens is None
     if one and not operands.is_complex and not differentiates(*every):
-        q, k = shared_heads(q, k, v.shape[2], v)
+        q, k = shared_heads(q, k, v)
         return decode(q, k, v, x.log_a, x.phase, x.log_b, x.bonus, x.initial_state, x.read)
     x.q, x.k = q, k
     if x.log_b is not None:

@@ -273,8 +273,8 @@ def _stack_states(states: Sequence[Tensor | None], shape: tuple[int, ...]) -> Te
     return torch.cat([known.new_zeros(shape) if state is None else state.to(dtype) for state in states])
 
 
-def shared_heads(q: Tensor, k: Tensor, H: int, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Repeat the heads of q and k (B, T, Hk, K) until there are H: head h reads key head h·Hk // H.
+def shared_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat the heads of q and k (B, T, Hk, K) until there are H as of v: head h reads key head h·Hk // H.
 
     A single head is repeated as a view, several are copied. Where q, k and v differ in precision, q and k get
     the widest before: gradients of heads that share one are rounded when they are summed up, not each.
@@ -282,12 +282,12 @@ def shared_heads(q: Tensor, k: Tensor, H: int, v: Tensor | None = None) -> tuple
     Raises:
         UsageError: H is no multiple of Hk, or q and k have different heads.
     """
+    H = v.shape[2]
     check_heads(q, k, H)
     if k.shape[2] == H:
         return q, k
     times = H // k.shape[2]
-    wide = torch.promote_types(q.dtype, k.dtype)
-    wide = (wide if v is None else torch.promote_types(wide, v.dtype)).to_real()
+    wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype).to_real()
     q, k = (x.to(torch.promote_types(x.dtype, wide)) for x in (q, k))
     return _repeat_heads(q, times), _repeat_heads(k, times)
 

@@ -161,8 +161,8 @@ def test_gradients_of_heads_that_share_a_key_are_summed_in_the_widest_precision(
 
 
 def test_a_key_that_all_heads_share_is_not_copied() -> None:
-    q, k = torch.randn(1, 5, 1, K), torch.randn(1, 5, 1, K)
-    for one, many in zip((q, k), shared_heads(q, k, H), strict=True):
+    q, k, v = torch.randn(1, 5, 1, K), torch.randn(1, 5, 1, K), torch.randn(1, 5, H, 3)
+    for one, many in zip((q, k), shared_heads(q, k, v), strict=True):
         assert many.shape == (1, 5, H, K) and many.data_ptr() == one.data_ptr()
 
 

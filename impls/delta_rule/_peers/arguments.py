@@ -55,7 +55,7 @@ class Arguments(KeysAndValues):
 
     def repeat_keys(self) -> None:
         """Repeat the heads of q and k until there are as many as of v."""
-        self.q, self.k = shared_heads(self.q, self.k, self.v.shape[2])
+        self.q, self.k = shared_heads(self.q, self.k, self.v)
 
     def values_first_state(self) -> Tensor | None:
         """Like `float_state`, (n, H, V, K)."""

@@ -69,7 +69,7 @@ def preparing(make: Callable[[Given], Prepared], *, packs: bool = False) -> Call
                 raise Unsupported("packed sequences")
             state = (x.v.shape[2], x.q.shape[-1], x.v.shape[-1])
             x.cu_seqlens = bounds_on_device(x.cu_seqlens, x.v, state, x.initial_state)
-        x.q, x.k = shared_heads(x.q, x.k, x.v.shape[2])
+        x.q, x.k = shared_heads(x.q, x.k, x.v)
         present = [
             each for each in (x.q, x.k, x.v, x.log_a, x.log_b, x.initial_state, x.bonus) if each is not None
         ]
