@@ -1,12 +1,14 @@
-// What is not plain C++: memory, barriers and products of Hopper. tests/impls runs the rest on a CPU, with a header in place of
-// this one that gives the same names. An address in shared memory is a number of bytes from its beginning.
+// What is not plain C++: memory, barriers and products of Hopper. tests/impls runs the rest on a CPU, with a header in
+// place of this one that gives the same names. An address in shared memory is a number of bytes from its beginning.
 #ifndef SSMPERF_DELTA_DEVICE
 #define SSMPERF_DELTA_DEVICE
 
 #define ENTRY(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define FUNCTION static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
-#define EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define EIGHT(d, i)                                                                                             \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
 
 typedef unsigned short bfloat16;
 struct Two {
@@ -31,22 +33,29 @@ FUNCTION void open_barriers(int count) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 FUNCTION void wait_at(int i, int parity) {
-    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}" ::"r"(numbered(i)), "r"(parity) : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra "
+        "again;\ndone:\n}" ::"r"(numbered(i)),
+        "r"(parity)
+        : "memory");
     asm volatile("fence.proxy.async;" ::: "memory");  // products read what ordinary copies have written
 }
 FUNCTION void arrive(int i) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(numbered(i)) : "memory"); }
-FUNCTION void arrive_when_copied(int i) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(numbered(i)) : "memory"); }
+FUNCTION void arrive_when_copied(int i) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(numbered(i)) : "memory");
+}
 // Shows what a warpgroup has written to itself and to products.
 FUNCTION void publish() { asm volatile("fence.proxy.async;\nbar.sync 1, 128;" ::: "memory"); }
 
 // Copies from global to shared memory; 0 unless they are inside.
 FUNCTION void copy_16(unsigned to, const void* from, bool inside) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(absolute(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(absolute(to)), "l"(from), "r"(inside ? 16 : 0)
+                 : "memory");
 }
 FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;\nfence.proxy.async;" ::: "memory"); }
 
-// Products of a warpgroup run on; their sides and sums must not be touched until they are waited for. `claim` keeps the compiler
-// from moving arithmetic on sums across what stands before it.
+// Products of a warpgroup run on; their sides and sums must not be touched until they are waited for. `claim` keeps the
+// compiler from moving arithmetic on sums across what stands before it.
 FUNCTION void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 FUNCTION void products_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
@@ -54,7 +63,8 @@ FUNCTION void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 FUNCTION void claim(float* x, int count) {
-    UNROLL for (int i = 0; i < count; ++i) asm volatile("" : "+f"(x[i])::"memory");
+    UNROLL
+    for (int i = 0; i < count; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 FUNCTION unsigned long long described(unsigned low) {  // tiles of 8 rows 1,024 bytes apart, swizzled over 128 bytes
     unsigned long long found;
@@ -63,87 +73,105 @@ FUNCTION unsigned long long described(unsigned low) {  // tiles of 8 rows 1,024 
 }
 // 64 x 16 from registers times 16 x 64; added to d if there is more.
 FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31"
-                 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31"
+        "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
 }
 // The same, with a right side that is contiguous along its columns.
 FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31"
-                 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31"
+        "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
 }
 // 64 x 16 times 16 x 128, contiguous along its columns, added to d.
 FUNCTION void product_128(float* d, const unsigned* a, unsigned right) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
-                 "%57,%58,%59,%60,%61,%62,%63"
-                 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"(1));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
+        "%57,%58,%59,%60,%61,%62,%63"
+        "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"(1));
 }
 // 64 x 16 times 16 x 64, both from shared memory.
 FUNCTION void square_64(float* d, unsigned left, unsigned right, bool more) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31"
-                 "}, %32, %33, p, 1, 1, 0, 0;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-                 : "l"(described(left)), "l"(described(right)), "r"((int)more));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31"
+        "}, %32, %33, p, 1, 1, 0, 0;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
+        : "l"(described(left)), "l"(described(right)), "r"((int)more));
 }
 // 64 x 16 times 16 x 128, contiguous along its columns.
 FUNCTION void product_states(float* d, unsigned left, unsigned right, bool more) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
-                 "%57,%58,%59,%60,%61,%62,%63"
-                 "}, %64, %65, p, 1, 1, 0, 1;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
-                 : "l"(described(left)), "l"(described(right)), "r"((int)more));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
+        "%57,%58,%59,%60,%61,%62,%63"
+        "}, %64, %65, p, 1, 1, 0, 1;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
+        : "l"(described(left)), "l"(described(right)), "r"((int)more));
 }
 // The same with a left side that is contiguous along its columns, too; added to d.
 FUNCTION void product_turned(float* d, unsigned left, unsigned right) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-                 "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
-                 "%57,%58,%59,%60,%61,%62,%63"
-                 "}, %64, %65, p, 1, 1, 1, 1;\n}"
-                 : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
-                 : "l"(described(left)), "l"(described(right)), "r"(1));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
+        "%57,%58,%59,%60,%61,%62,%63"
+        "}, %64, %65, p, 1, 1, 1, 1;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
+        : "l"(described(left)), "l"(described(right)), "r"(1));
 }
 // 16 x 16 times 16 x 8 of a warp, added to d.
 FUNCTION void product(float* d, const unsigned* a, unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Matrices of 8 x 8 between shared memory and the registers of a warp, four at once; each lane has the address of a row.
+// Matrices of 8 x 8 between shared memory and the registers of a warp, four at once; each lane has the address of a
+// row.
 #define FOUR_WORDS(r) "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
 FUNCTION void load_matrices(unsigned* r, unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : FOUR_WORDS(r) : "r"(absolute(at)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : FOUR_WORDS(r)
+                 : "r"(absolute(at))
+                 : "memory");
 }
 FUNCTION void load_turned(unsigned* r, unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : FOUR_WORDS(r) : "r"(absolute(at)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : FOUR_WORDS(r)
+                 : "r"(absolute(at))
+                 : "memory");
 }
 FUNCTION void store_matrices(unsigned at, const unsigned* r) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(absolute(at)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(absolute(at)), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 FUNCTION void store_turned(unsigned at, const unsigned* r) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(absolute(at)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(absolute(at)), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 FUNCTION unsigned turn(unsigned x) {
     unsigned r;
@@ -163,7 +191,10 @@ FUNCTION Two load_two(unsigned at) {
     return r;
 }
 FUNCTION void load_four(float* w, unsigned at) {
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(w[0]), "=f"(w[1]), "=f"(w[2]), "=f"(w[3]) : "r"(absolute(at)) : "memory");
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(w[0]), "=f"(w[1]), "=f"(w[2]), "=f"(w[3])
+                 : "r"(absolute(at))
+                 : "memory");
 }
 FUNCTION unsigned load_word(unsigned at) {
     unsigned r;
@@ -173,10 +204,18 @@ FUNCTION unsigned load_word(unsigned at) {
 FUNCTION void load_four_words(unsigned* r, unsigned at) {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : FOUR_WORDS(r) : "r"(absolute(at)) : "memory");
 }
-FUNCTION void put_float(unsigned at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(absolute(at)), "f"(x) : "memory"); }
-FUNCTION void put_two(unsigned at, float a, float b) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(absolute(at)), "f"(a), "f"(b) : "memory"); }
-FUNCTION void put_word(unsigned at, unsigned x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(absolute(at)), "r"(x) : "memory"); }
-FUNCTION void put_half(unsigned at, unsigned x) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(absolute(at)), "h"((unsigned short)x) : "memory"); }
+FUNCTION void put_float(unsigned at, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(absolute(at)), "f"(x) : "memory");
+}
+FUNCTION void put_two(unsigned at, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(absolute(at)), "f"(a), "f"(b) : "memory");
+}
+FUNCTION void put_word(unsigned at, unsigned x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(absolute(at)), "r"(x) : "memory");
+}
+FUNCTION void put_half(unsigned at, unsigned x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(absolute(at)), "h"((unsigned short)x) : "memory");
+}
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]); }
 FUNCTION void store_16(bfloat16* to, unsigned at) {  // from shared to global memory
     unsigned r[4];
@@ -195,11 +234,19 @@ FUNCTION float high_half(unsigned x) { return __uint_as_float(x & 0xffff0000u); 
 FUNCTION float exponential(float x) { return __expf(x); }
 FUNCTION float least(float a, float b) { return fminf(a, b); }
 template <class X>
-FUNCTION X shuffle_up(X x, int by) { return __shfl_up_sync(~0u, x, by); }
+FUNCTION X shuffle_up(X x, int by) {
+    return __shfl_up_sync(~0u, x, by);
+}
 template <class X>
-FUNCTION X shuffle_down(X x, int by) { return __shfl_down_sync(~0u, x, by); }
+FUNCTION X shuffle_down(X x, int by) {
+    return __shfl_down_sync(~0u, x, by);
+}
 template <class X>
-FUNCTION X shuffle_xor(X x, int by) { return __shfl_xor_sync(~0u, x, by); }
+FUNCTION X shuffle_xor(X x, int by) {
+    return __shfl_xor_sync(~0u, x, by);
+}
 template <class X>
-FUNCTION X from_lane(X x, int lane) { return __shfl_sync(~0u, x, lane); }
+FUNCTION X from_lane(X x, int lane) {
+    return __shfl_sync(~0u, x, lane);
+}
 #endif

@@ -3,15 +3,22 @@
 #define SSMPERF_DELTA_PARTS
 #include "device.cuh"
 
-constexpr int C = 64;             // steps of a chunk
-constexpr int WIDEST = 128;       // keys; a program has all of them
-constexpr int HALF = 8192;        // bytes of 64 rows of 64 numbers
-constexpr int VECTORS = 5 * C;    // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
+constexpr int C = 64;        // steps of a chunk
+constexpr int WIDEST = 128;  // keys; a program has all of them
+constexpr int HALF = 8192;   // bytes of 64 rows of 64 numbers
+constexpr int VECTORS =
+    5 * C;  // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
 constexpr float RESET = -104.0f;  // float32 exp of anything below is 0
 
-// Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart. BY_ROW:
-// contiguous along what is summed over. BY_COLUMN: along the other axis, with the next 64 numbers a tile of 64 rows away.
+// Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart.
+// BY_ROW: contiguous along what is summed over. BY_COLUMN: along the other axis, with the next 64 numbers a tile of 64
+// rows away.
 constexpr unsigned BY_ROW = 1 << 16, BY_COLUMN = HALF / 16 << 16;
+
+// In the same units, where step i of a sum over 16 numbers at a time begins: in a tile of two halves, along its rows or
+// down.
+FUNCTION unsigned along_row(int i) { return (i / 4 * HALF + i % 4 * 32) / 16; }
+FUNCTION unsigned down_rows(int i) { return i * 16 * 128 / 16; }
 
 // Where 16 bytes of a row of 128 bytes lie, so that neither rows nor columns of eight share banks.
 FUNCTION unsigned swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -19,7 +26,8 @@ FUNCTION unsigned swizzled(int row, int piece) { return row * 128 + ((piece ^ (r
 // ROWS rows of 64 numbers; 0 from row `left` on and from column `width` on. The 128 threads of a warpgroup do it.
 template <int ROWS>
 FUNCTION void copy_half(unsigned to, const bfloat16* from, long long stride, int left, int width) {
-    UNROLL for (int i = 0; i < ROWS / 16; ++i) {
+    UNROLL
+    for (int i = 0; i < ROWS / 16; ++i) {
         int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
         bool inside = row < left && piece * 8 < width;
         copy_16(to + swizzled(row, piece), inside ? from + row * stride + piece * 8 : from, inside);
@@ -32,21 +40,23 @@ FUNCTION void copy_tile(unsigned to, const bfloat16* from, long long stride, int
 }
 // A C x C matrix, of which no block of 16 above the diagonal is stored.
 FUNCTION void copy_square(unsigned to, const bfloat16* from) {
-    UNROLL for (int i = 0; i < 4; ++i) {
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
         int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
         bool inside = piece / 2 <= row / 16;
         copy_16(to + swizzled(row, piece), inside ? from + row * C + piece * 8 : from, inside);
     }
 }
 
-// Packed sequences lie in one batch element; sequence n begins at bounds[n]. What there is per chunk has a place for chunk i of
-// a sequence that begins at step b: b / C + n + i.
+// Packed sequences lie in one batch element; sequence n begins at bounds[n]. What there is per chunk has a place for
+// chunk i of a sequence that begins at step b: b / C + n + i.
 FUNCTION long long bound(const long long* bounds, int n, int T) {
     long long step = bounds[n];
     return step < 0 ? 0 : step > T ? T : step;
 }
 
-// First step of a chunk, counted from the first of its batch element, and how many steps it has: none at an empty place.
+// First step of a chunk, counted from the first of its batch element, and how many steps it has: none at an empty
+// place.
 struct Steps {
     long long first;
     int left;
@@ -57,8 +67,10 @@ FUNCTION Steps steps_of(int place, int T, const long long* bounds, int sequences
         int number = 0, most = sequences - 1;
         while (number < most) {
             int middle = (number + most + 1) / 2;
-            if (bound(bounds, middle, T) / C + middle <= place) number = middle;
-            else most = middle - 1;
+            if (bound(bounds, middle, T) / C + middle <= place)
+                number = middle;
+            else
+                most = middle - 1;
         }
         long long begin = bound(bounds, number, T), chunk = place - begin / C - number;
         stop = bound(bounds, number + 1, T);
