@@ -54,15 +54,17 @@ FUNCTION void put_block(bfloat16* high, bfloat16* low, const float* d, int row, 
     UNROLL
     for (int side = 0; side < 2; ++side) from[side] = load_two(OF_SUMS + 8 * (column + 8 * side + group));
     UNROLL
-    for (int half = 0; half < 2; ++half) UNROLL
-    for (int side = 0; side < 2; ++side) {
-        int i = row + 8 * half + 2 * pair, j = column + 8 * side + group;
-        float a = d[4 * half + 2 * side] * decay(to[half][0], from[side], i >= j);
-        float b = d[4 * half + 2 * side + 1] * decay(to[half][1], from[side], i + 1 >= j);
-        unsigned upper = rounded_pair(a, b), rest = rounded_pair(a - low_half(upper), b - high_half(upper));
-        int at = (row + 8 * half + group) * C + column + 8 * side + 2 * pair;
-        *(unsigned*)(high + at) = turn(upper);
-        *(unsigned*)(low + at) = turn(rest);
+    for (int half = 0; half < 2; ++half) {
+        UNROLL
+        for (int side = 0; side < 2; ++side) {
+            int i = row + 8 * half + 2 * pair, j = column + 8 * side + group;
+            float a = d[4 * half + 2 * side] * decay(to[half][0], from[side], i >= j);
+            float b = d[4 * half + 2 * side + 1] * decay(to[half][1], from[side], i + 1 >= j);
+            unsigned upper = rounded_pair(a, b), rest = rounded_pair(a - low_half(upper), b - high_half(upper));
+            int at = (row + 8 * half + group) * C + column + 8 * side + 2 * pair;
+            *(unsigned*)(high + at) = turn(upper);
+            *(unsigned*)(low + at) = turn(rest);
+        }
     }
 }
 
@@ -156,23 +158,29 @@ cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const
         UNROLL
         for (int i = 0; i < 16; ++i) x[i] = i == lane % 16 ? 1.0f : 0.0f;
         UNROLL
-        for (int i = 1; i < 16; ++i) UNROLL
-        for (int part = 0; part <= (i - 1) / 4; ++part) {
-            float w[4];
-            load_four(w, weights + i * WEIGHTS * 4 + part * 16);
+        for (int i = 1; i < 16; ++i) {
             UNROLL
-            for (int m = 0; m < 4; ++m)
-                if (4 * part + m < i) x[i] -= w[m] * x[4 * part + m];
+            for (int part = 0; part <= (i - 1) / 4; ++part) {
+                float w[4];
+                load_four(w, weights + i * WEIGHTS * 4 + part * 16);
+                UNROLL
+                for (int m = 0; m < 4; ++m)
+                    if (4 * part + m < i) x[i] -= w[m] * x[4 * part + m];
+            }
         }
-        if (lane < 16) UNROLL
-        for (int i = 0; i < 8; ++i) {
-            unsigned p[3];
-            split(x[2 * i], x[2 * i + 1], p[0], p[1], p[2]);
+        if (lane < 16) {
             UNROLL
-            for (int part = 0; part < 3; ++part) UNROLL
-            for (int odd = 0; odd < 2; ++odd)
-                put_half(OF_X + part * X_BYTES + ((16 * warp + 2 * i + odd) * SHORT + lane) * 2,
-                         odd ? p[part] >> 16 : p[part] & 0xffff);
+            for (int i = 0; i < 8; ++i) {
+                unsigned p[3];
+                split(x[2 * i], x[2 * i + 1], p[0], p[1], p[2]);
+                UNROLL
+                for (int part = 0; part < 3; ++part) {
+                    UNROLL
+                    for (int odd = 0; odd < 2; ++odd)
+                        put_half(OF_X + part * X_BYTES + ((16 * warp + 2 * i + odd) * SHORT + lane) * 2,
+                                 odd ? p[part] >> 16 : p[part] & 0xffff);
+                }
+            }
         }
     }
     barrier();
@@ -186,13 +194,15 @@ cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const
             UNROLL
             for (int part = 0; part < 3; ++part) load_turned(x[i].of[part], from + part * X_BYTES);
             UNROLL
-            for (int n = 0; n < 4; ++n) UNROLL
-            for (int odd = 0; odd < 2; ++odd) {
-                float sum = 0;
+            for (int n = 0; n < 4; ++n) {
                 UNROLL
-                for (int part = 2; part >= 0; --part)
-                    sum += odd ? high_half(x[i].of[part][n]) : low_half(x[i].of[part][n]);
-                e[2 * n + odd] = sum;
+                for (int odd = 0; odd < 2; ++odd) {
+                    float sum = 0;
+                    UNROLL
+                    for (int part = 2; part >= 0; --part)
+                        sum += odd ? high_half(x[i].of[part][n]) : low_half(x[i].of[part][n]);
+                    e[2 * n + odd] = sum;
+                }
             }
             put_block(high + at, low + at, e, 16 * i, 16 * mine);
         } else if (i > mine) {

@@ -21,10 +21,12 @@ FUNCTION float row_sum(float x) { return x += shuffle_xor(x, 1), x + shuffle_xor
 FUNCTION void dot_rows(float* sums, const float* d, unsigned x, int row, int pair) {
     sums[0] = sums[1] = 0;
     UNROLL
-    for (int n = 0; n < 16; ++n) UNROLL
-    for (int side = 0; side < 2; ++side) {
-        unsigned both = load_word(x + n / 8 * HALF + swizzled(row + 8 * side, n % 8) + 4 * pair);
-        sums[side] += d[4 * n + 2 * side] * low_half(both) + d[4 * n + 2 * side + 1] * high_half(both);
+    for (int n = 0; n < 16; ++n) {
+        UNROLL
+        for (int side = 0; side < 2; ++side) {
+            unsigned both = load_word(x + n / 8 * HALF + swizzled(row + 8 * side, n % 8) + 4 * pair);
+            sums[side] += d[4 * n + 2 * side] * low_half(both) + d[4 * n + 2 * side + 1] * high_half(both);
+        }
     }
     UNROLL
     for (int side = 0; side < 2; ++side) sums[side] = row_sum(sums[side]);

@@ -331,10 +331,12 @@ cuda_delta_walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high,
             for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
         }
         put_output(dx + row * V + first, OF_OUT + 2048 * warp, kept, sequence.steps, (long long)H * V, V - first);
-        if (dinitial) UNROLL
-        for (int i = 0; i < 64; ++i) {
-            int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
-            if (value < V && key < K) dinitial[((long long)bh * K + key) * V + value] = state[i];
+        if (dinitial) {
+            UNROLL
+            for (int i = 0; i < 64; ++i) {
+                int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
+                if (value < V && key < K) dinitial[((long long)bh * K + key) * V + value] = state[i];
+            }
         }
     }
 }
