@@ -41,51 +41,95 @@ FUNCTION void put_state(bfloat16* to, unsigned own, const unsigned* held, int va
     warp_sync();
 }
 
+// A strip of values of a head of a sequence, which a block walks through. bh: of the head among all; first: value.
+struct Strip {
+    Sequence sequence;
+    int bh, first;
+    long long row, key_row;  // of its first step, among those of v and of k
+};
+FUNCTION Strip strip_of(const long long* bounds, int T, int H, int G, int V, int NT) {
+    int strips = (V + STRIP - 1) / STRIP, bh = block() / strips, head = bh % H;
+    Sequence sequence = sequence_of(bh / H, head, T, H, NT, bounds);
+    return {sequence, bh, block() % strips * STRIP, sequence.first * H + head, sequence.first * G + head / (H / G)};
+}
+FUNCTION int chunk_of(const Sequence& sequence, int walked, bool back) {
+    return back ? sequence.chunks - 1 - walked : walked;
+}
+
+// The producer: copies what the walk needs of chunk after chunk, and waits for the consumer where no stage is free.
+// x: v or do. READ: q and the scores, too.
+template <bool BACK, bool READ>
+FUNCTION void copy_ahead(const Strip& strip, const bfloat16* q, const bfloat16* k, const bfloat16* x,
+                         const bfloat16* high, const bfloat16* low, const bfloat16* scores, const float* vectors, int H,
+                         int G, int K, int V) {
+    for (int walked = 0; walked < strip.sequence.chunks; ++walked) {
+        int stage = walked % STAGES, chunk = chunk_of(strip.sequence, walked, BACK);
+        if (walked >= STAGES) wait_at(EMPTY + stage, (walked / STAGES - 1) & 1);
+        unsigned to = stage * STAGE;
+        int left = strip.sequence.steps - chunk * C;
+        long long at = strip.sequence.place + chunk, key_row = (strip.key_row + (long long)chunk * C * G) * K;
+        copy_tile<C>(to + OF_K, k + key_row, (long long)G * K, left, K);
+        copy_half<C>(to + OF_V, x + (strip.row + (long long)chunk * C * H) * V + strip.first, (long long)H * V, left,
+                     V - strip.first);
+        copy_square(to + OF_HIGH, high + at * C * C);
+        copy_square(to + OF_LOW, low + at * C * C);
+        if (READ) {
+            copy_tile<C>(to + OF_Q, q + key_row, (long long)G * K, left, K);
+            copy_square(to + OF_SCORES, scores + at * C * C);
+        }
+        if (thread() < 3 * C / 4) copy_16(to + OF_VECTORS + thread() * 16, vectors + at * VECTORS + thread() * 4, true);
+        arrive_when_copied(FULL + stage);
+    }
+    wait_for_copies();
+}
+
+// A thread's part of a state (K, V) in float32: of two values and 32 keys each.
+template <class Use>
+FUNCTION void for_state(int first, int K, int V, Use use) {
+    int lane = thread() % 32, value = first + lane / 4, key = 2 * (lane % 4);
+    UNROLL
+    for (int i = 0; i < 64; ++i) {
+        int down = i / 4 * 8 + i % 2, side = i % 4 / 2 * 8;
+        if (value + side < V && key + down < K) use(i, (key + down) * V + value + side);
+    }
+}
+FUNCTION void load_state(float* state, unsigned* held, const float* from, int bh, int first, int K, int V) {
+    UNROLL
+    for (int i = 0; i < 64; ++i) state[i] = 0.0f;
+    if (from) for_state(first, K, V, [&](int i, int place) { state[i] = from[(long long)bh * K * V + place]; });
+    UNROLL
+    for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
+}
+FUNCTION void store_state(float* to, const float* state, int bh, int first, int K, int V) {
+    for_state(first, K, V, [&](int i, int place) { to[(long long)bh * K * V + place] = state[i]; });
+}
+// A warp's 16 values of 64 steps, turned, as the left side of products.
+FUNCTION void load_values(unsigned* r, unsigned tile, int warp) {
+    int lane = thread() % 32;
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        int step = 16 * i + (lane & 7) + (lane & 16) / 2, side = lane / 8 & 1;
+        load_turned(r + 4 * i, tile + swizzled(step, 2 * warp + side));
+    }
+}
+
 // KEEP: write the states before the chunks, (n, V, K), and y as o, in place of the output.
 template <bool KEEP>
 FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,
                    const bfloat16* scores, const float* vectors, const float* initial, const long long* bounds,
                    bfloat16* o, bfloat16* states, float* final_state, int T, int H, int G, int K, int V, int NT) {
-    int strips = (V + STRIP - 1) / STRIP, strip = block() % strips, bh = block() / strips, head = bh % H;
-    Sequence sequence = sequence_of(bh / H, head, T, H, NT, bounds);
-    long long row = sequence.first * H + head, key_row = sequence.first * G + head / (H / G);
+    const Strip strip = strip_of(bounds, T, H, G, V, NT);
+    const Sequence sequence = strip.sequence;
     if (thread() == 0) open_barriers(2 * STAGES);
     barrier();
-    if (thread() < 128) {  // the producer
-        for (int chunk = 0; chunk < sequence.chunks; ++chunk) {
-            int stage = chunk % STAGES;
-            if (chunk >= STAGES) wait_at(EMPTY + stage, (chunk / STAGES - 1) & 1);
-            unsigned to = stage * STAGE;
-            int left = sequence.steps - chunk * C;
-            long long at = sequence.place + chunk;
-            const bfloat16* k_rows = k + (key_row + (long long)chunk * C * G) * K;
-            const bfloat16* q_rows = q + (key_row + (long long)chunk * C * G) * K;
-            copy_tile<C>(to + OF_K, k_rows, (long long)G * K, left, K);
-            copy_half<C>(to + OF_V, v + (row + (long long)chunk * C * H) * V + strip * STRIP, (long long)H * V, left,
-                         V - strip * STRIP);
-            copy_square(to + OF_HIGH, high + at * C * C);
-            copy_square(to + OF_LOW, low + at * C * C);
-            if (!KEEP) {
-                copy_tile<C>(to + OF_Q, q_rows, (long long)G * K, left, K);
-                copy_square(to + OF_SCORES, scores + at * C * C);
-            }
-            if (thread() < 3 * C / 4)
-                copy_16(to + OF_VECTORS + thread() * 16, vectors + at * VECTORS + thread() * 4, true);
-            arrive_when_copied(FULL + stage);
-        }
-        wait_for_copies();
+    if (thread() < 128) {
+        copy_ahead<false, !KEEP>(strip, q, k, v, high, low, scores, vectors, H, G, K, V);
     } else {
-        int lane = thread() % 32, warp = thread() / 32 - 4, group = lane / 4, pair = lane % 4;
-        int first = strip * STRIP + 16 * warp;
+        const int pair = thread() % 4, warp = thread() / 32 - 4, first = strip.first + 16 * warp;
+        const long long row = strip.row;
         float state[64], r[32], out[32];
         unsigned held[32], x[16], seen[16], kept[16];
-        UNROLL
-        for (int i = 0; i < 64; ++i) {
-            int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
-            state[i] = initial && value < V && key < K ? initial[((long long)bh * K + key) * V + value] : 0.0f;
-        }
-        UNROLL
-        for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
+        load_state(state, held, initial, strip.bh, first, K, V);
         UNROLL
         for (int i = 0; i < 16; ++i) kept[i] = 0;
         for (int chunk = 0; chunk < sequence.chunks; ++chunk) {
@@ -108,11 +152,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
                 put_state(states + ((sequence.place + chunk) * V + first) * K, OF_STATE + 4096 * warp, held, V - first,
                           K);
             unsigned vt[16];
-            UNROLL
-            for (int i = 0; i < 4; ++i) {  // v, turned: 16 steps of the warp's 16 values each
-                int step = 16 * i + (lane & 7) + (lane & 16) / 2, side = lane / 8 & 1;
-                load_turned(vt + 4 * i, from + OF_V + swizzled(step, 2 * warp + side));
-            }
+            load_values(vt, from + OF_V, warp);
             wait_products<1>();
             claim(r, 32);
             UNROLL
@@ -182,11 +222,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
         }
         put_output(o + (row + (long long)(sequence.chunks - 1) * C * H) * V + first, OF_OUT + 2048 * warp, kept,
                    sequence.chunks ? sequence.steps - (sequence.chunks - 1) * C : 0, (long long)H * V, V - first);
-        UNROLL
-        for (int i = 0; i < 64; ++i) {
-            int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
-            if (value < V && key < K) final_state[((long long)bh * K + key) * V + value] = state[i];
-        }
+        store_state(final_state, state, strip.bh, first, K, V);
     }
 }
 
@@ -209,48 +245,22 @@ cuda_delta_walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high,
                      const bfloat16* scores, const float* vectors, const bfloat16* d_o, const float* dfinal,
                      const long long* bounds, bfloat16* dx, bfloat16* dstates, float* dinitial, int T, int H, int G,
                      int K, int V, int NT) {
-    int strips = (V + STRIP - 1) / STRIP, strip = block() % strips, bh = block() / strips, head = bh % H;
-    Sequence sequence = sequence_of(bh / H, head, T, H, NT, bounds);
-    long long row = sequence.first * H + head, key_row = sequence.first * G + head / (H / G);
+    const Strip strip = strip_of(bounds, T, H, G, V, NT);
+    const Sequence sequence = strip.sequence;
     if (thread() == 0) open_barriers(2 * STAGES);
     barrier();
-    if (thread() < 128) {  // the producer
-        for (int walked = 0; walked < sequence.chunks; ++walked) {
-            int stage = walked % STAGES, chunk = sequence.chunks - 1 - walked;
-            if (walked >= STAGES) wait_at(EMPTY + stage, (walked / STAGES - 1) & 1);
-            unsigned to = stage * STAGE;
-            int left = sequence.steps - chunk * C;
-            long long at = sequence.place + chunk;
-            const bfloat16* k_rows = k + (key_row + (long long)chunk * C * G) * K;
-            const bfloat16* q_rows = q + (key_row + (long long)chunk * C * G) * K;
-            copy_tile<C>(to + OF_K, k_rows, (long long)G * K, left, K);
-            copy_half<C>(to + OF_V, d_o + (row + (long long)chunk * C * H) * V + strip * STRIP, (long long)H * V, left,
-                         V - strip * STRIP);
-            copy_square(to + OF_SCORES, scores + at * C * C);
-            copy_square(to + OF_HIGH, high + at * C * C);
-            copy_square(to + OF_LOW, low + at * C * C);
-            copy_tile<C>(to + OF_Q, q_rows, (long long)G * K, left, K);
-            if (thread() < 3 * C / 4)
-                copy_16(to + OF_VECTORS + thread() * 16, vectors + at * VECTORS + thread() * 4, true);
-            arrive_when_copied(FULL + stage);
-        }
-        wait_for_copies();
+    if (thread() < 128) {
+        copy_ahead<true, true>(strip, q, k, d_o, high, low, scores, vectors, H, G, K, V);
     } else {
-        int lane = thread() % 32, warp = thread() / 32 - 4, group = lane / 4, pair = lane % 4;
-        int first = strip * STRIP + 16 * warp;
+        const int pair = thread() % 4, warp = thread() / 32 - 4, first = strip.first + 16 * warp;
+        const long long row = strip.row;
         float state[64], r[32];  // the gradient of the state
         unsigned held[32], x[16], seen[16], kept[16];
-        UNROLL
-        for (int i = 0; i < 64; ++i) {
-            int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
-            state[i] = dfinal && value < V && key < K ? dfinal[((long long)bh * K + key) * V + value] : 0.0f;
-        }
-        UNROLL
-        for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
+        load_state(state, held, dfinal, strip.bh, first, K, V);
         UNROLL
         for (int i = 0; i < 16; ++i) kept[i] = 0;
         for (int walked = 0; walked < sequence.chunks; ++walked) {
-            int stage = walked % STAGES, chunk = sequence.chunks - 1 - walked;
+            int stage = walked % STAGES, chunk = chunk_of(sequence, walked, true);
             unsigned from = stage * STAGE, at = first_unit() + from / 16;
             wait_at(FULL + stage, walked / STAGES & 1);
             products_begin();
@@ -260,12 +270,8 @@ cuda_delta_walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high,
             put_output(dx + (row + (long long)(chunk + 1) * C * H) * V + first, OF_OUT + 2048 * warp, kept,
                        walked ? sequence.steps - (chunk + 1) * C : 0, (long long)H * V, V - first);
             put_state(dstates + ((sequence.place + chunk) * V + first) * K, OF_STATE + 4096 * warp, held, V - first, K);
-            unsigned turned[16];  // of do
-            UNROLL
-            for (int i = 0; i < 4; ++i) {
-                int step = 16 * i + (lane & 7) + (lane & 16) / 2, side = lane / 8 & 1;
-                load_turned(turned + 4 * i, from + OF_V + swizzled(step, 2 * warp + side));
-            }
+            unsigned turned[16];  // do
+            load_values(turned, from + OF_V, warp);
             float whole = load_one(from + V_START + 63 * 4);
             UNROLL
             for (int i = 0; i < 64; ++i) state[i] *= whole;
@@ -331,12 +337,6 @@ cuda_delta_walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high,
             for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
         }
         put_output(dx + row * V + first, OF_OUT + 2048 * warp, kept, sequence.steps, (long long)H * V, V - first);
-        if (dinitial) {
-            UNROLL
-            for (int i = 0; i < 64; ++i) {
-                int value = first + group + 8 * (i % 4 / 2), key = i / 4 * 8 + 2 * pair + i % 2;
-                if (value < V && key < K) dinitial[((long long)bh * K + key) * V + value] = state[i];
-            }
-        }
+        if (dinitial) store_state(dinitial, state, strip.bh, first, K, V);
     }
 }

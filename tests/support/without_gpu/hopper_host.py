@@ -38,7 +38,11 @@ class HopperHost:
     def library(self, file: str) -> ctypes.CDLL:
         def make(part: Path) -> None:
             source = part.with_suffix(".cpp")
-            runs = [f"RUN({each.name}, {each.threads})" for each in KERNELS if each.file == file]
+            runs = [
+                f"RUN({each.name}, {each.threads}, {each.shared_bytes})"
+                for each in KERNELS
+                if each.file == file
+            ]
             source.write_text("\n".join([f'#include "{file}"', *runs, ""]))
             compile([*OPTIONS, f"-I{HERE}", f"-I{SOURCES}", str(source)], part)
 

@@ -41,7 +41,7 @@ struct Block {
     Turns turns[16];
     unsigned left[128][4];
     std::vector<unsigned char> memory;
-    explicit Block(int threads) : all(threads), memory(1 << 18, 0xff) {}
+    Block(int threads, int bytes) : all(threads), memory(bytes, 0xff) {}
 };
 struct Me {
     int thread, block, threads, blocks;
@@ -53,7 +53,7 @@ FUNCTION int thread() { return me.thread; }
 FUNCTION int block() { return me.block; }
 FUNCTION int blocks() { return me.blocks; }
 FUNCTION unsigned first_unit() { return 0; }
-FUNCTION unsigned char* byte_at(unsigned at) { return me.of->memory.data() + at; }
+FUNCTION unsigned char* byte_at(unsigned at) { return &me.of->memory.at(at); }
 FUNCTION Warp& my_warp() { return me.of->warps[me.thread / 32]; }
 FUNCTION int my_lane() { return me.thread % 32; }
 FUNCTION void barrier() { me.of->all.arrive_and_wait(); }
@@ -226,11 +226,12 @@ FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 2
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(to, w, 16); }
 FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(to, byte_at(at), 16); }
 
-// Runs the blocks of a kernel one after another. Arguments have 64 bits each.
+// Runs the blocks of a kernel one after another, with so many bytes of shared memory. Arguments have 64 bits each.
 template <class... Arguments, size_t... I>
-void on_threads(void (*kernel)(Arguments...), int grid, int threads, const long long* given, std::index_sequence<I...>) {
+void on_threads(void (*kernel)(Arguments...), int grid, int threads, int bytes, const long long* given,
+                std::index_sequence<I...>) {
     for (int number = 0; number < grid; ++number) {
-        Block of(threads);
+        Block of(threads, bytes);
         std::vector<std::thread> running;
         for (int t = 0; t < threads; ++t)
             running.emplace_back([&, t] {
@@ -240,10 +241,10 @@ void on_threads(void (*kernel)(Arguments...), int grid, int threads, const long 
         for (auto& each : running) each.join();
     }
 }
-#define RUN(kernel, threads) \
-    extern "C" void run_##kernel(int grid, const long long* given) { run_kernel(kernel, grid, threads, given); }
+#define RUN(kernel, threads, bytes) \
+    extern "C" void run_##kernel(int grid, const long long* given) { run_kernel(kernel, grid, threads, bytes, given); }
 template <class... Arguments>
-void run_kernel(void (*kernel)(Arguments...), int grid, int threads, const long long* given) {
-    on_threads(kernel, grid, threads, given, std::index_sequence_for<Arguments...>{});
+void run_kernel(void (*kernel)(Arguments...), int grid, int threads, int bytes, const long long* given) {
+    on_threads(kernel, grid, threads, bytes, given, std::index_sequence_for<Arguments...>{});
 }
 #endif
