@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Place, UsageError, consulting, in_force, note_again
 
-from .slots import Key, Pick, key_of, picker
+from .slots import ALIGNMENT, Key, Pick, key_of, picker
 from .slots import Slot as Slot
 
 if TYPE_CHECKING:
@@ -266,6 +266,11 @@ def packed(x: Tensor) -> Tensor:
     if x.is_conj():
         x = x.resolve_conj()
     return x if x.is_contiguous() else x.contiguous()
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x from a multiple of 16 bytes on, copied only if it is not."""
+    return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
 
 
 _planned: list[Planned] = []

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ssmperf.authoring import Unsupported, backend
 
+from .._triton.plan import aligned
 from .._triton.plan import packed as contiguous
 from . import check
-from ._cuda.function import WIDEST, DeltaRule, aligned
+from ._cuda.function import WIDEST, DeltaRule
 
 HOPPER = (9, 0)
 UNTRIED = "SSMPERF_UNTRIED"  # until a GPU has shown that the kernels are right
@@ -69,7 +70,7 @@ def cuda(
             raise Unsupported(f"no GPU has run these kernels yet (set {UNTRIED}=1 to try them)")
     gates = None if log_a is None else contiguous(log_a.to(torch.float32).expand(B, T, H))
     return DeltaRule.apply(  # type: ignore[no-untyped-call, no-any-return]
-        *(aligned(each) for each in (q, k, v)),
+        *(aligned(contiguous(each)) for each in (q, k, v)),
         contiguous(beta.to(torch.float32).expand(B, T, H)),
         gates,
         None if initial_state is None else contiguous(initial_state.to(torch.float32)),

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue
-from ..._triton.plan import Plan, Slot, packed, planned
+from ..._cuda.load import processors
+from ..._triton.plan import Plan, Slot, aligned, packed, planned
 from ..common import shared_sum
-from .program import CHUNKS, GRADIENTS, WALK, WALK_BACK, WALK_KEEP, Kernel, loaded, processors
+from .program import CHUNKS, GRADIENTS, WALK, WALK_BACK, WALK_KEEP, Kernel, loaded
 
 CHUNK = 64
 STRIP = 64  # values of a block of a walk
@@ -21,15 +22,9 @@ WIDEST = 128
 VECTORS = 5 * CHUNK  # numbers per chunk: gates, rates and their sums
 
 
-def aligned(x: Tensor) -> Tensor:
-    """A tensor as copies of 16 bytes want it: contiguous, from a multiple of 16 bytes on."""
-    x = packed(x)
-    return x if x.data_ptr() % 16 == 0 else x.clone()
-
-
 def launch(kernel: Kernel, grid: int, arguments: list[int], device: int, stream: int) -> None:
     """Launch on a stream of a device; every argument has 64 bits."""
-    handle, _ = loaded(kernel, device)
+    handle = int(loaded(kernel, device).handle)
     enqueue(handle, grid, kernel.threads, kernel.shared_bytes, stream, arguments, device)
 
 
@@ -88,7 +83,7 @@ class Schedule:
         return plan.empty((self.n, self.H, self.K, self.V), torch.float32)
 
     def chunks(self, plan: Plan, q: Slot, k: Slot, beta: Slot, log_a: Slot | None) -> tuple[Slot, ...]:
-        """What the walks need of each chunk: the inverse in two parts, the scores, gates and rates."""
+        """Compute for each chunk the inverse in two parts, the scores, gates and rates."""
         high, low, scores = (self.per_chunk(plan, CHUNK * CHUNK, k.dtype) for _ in range(3))
         vectors = self.per_chunk(plan, VECTORS, torch.float32)
         slots = (q, k, beta, log_a, self.bounds, high, low, scores, vectors)
@@ -157,7 +152,7 @@ class DeltaRule(torch.autograd.Function):
     @once_differentiable("delta_rule/cuda")
     def backward(ctx: Any, do: Tensor | None, dfinal: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, beta, log_a, initial, bounds = ctx.saved_tensors
-        do = torch.zeros_like(v) if do is None else aligned(do)
+        do = torch.zeros_like(v) if do is None else aligned(packed(do))
         dfinal = None if dfinal is None else packed(dfinal)
         dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, v, beta, log_a, initial, bounds, do, dfinal)
         return shared_sum(dq, q.shape[2]), shared_sum(dk, k.shape[2]), dv, dbeta, dlog_a, dinitial, None

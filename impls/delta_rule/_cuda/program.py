@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..._cuda.load import load
 from ..._cuda.program import Program
 
 SOURCES = Path(__file__).parent
@@ -38,23 +37,6 @@ KERNELS = (CHUNKS, WALK, WALK_KEEP, WALK_BACK, GRADIENTS)
 
 
 @functools.cache
-def loaded(kernel: Kernel, device: int) -> tuple[int, Any]:
-    """What the driver launches, and what keeps it alive."""
-    from cuda.bindings import driver
-    from cuda.core import Device, ObjectCode
-
-    Device(device).set_current()  # autograd's thread may have no context yet
-    code = ObjectCode.from_cubin(kernel.program.cubin(ARCH))
-    found = code.get_kernel(kernel.name)
-    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    place = driver.CUdevice(device)
-    (error,) = driver.cuKernelSetAttribute(most, kernel.shared_bytes, found.handle, place)
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{kernel.name}: {kernel.shared_bytes} bytes of shared memory: {error.name}")
-    return int(found.handle), code
-
-
-@functools.cache
-def processors(device: int) -> int:
-    """Multiprocessors of a device."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def loaded(kernel: Kernel, device: int) -> Any:
+    """Compile a kernel, or find it in the cache, and load it onto a device."""
+    return load(kernel.program.cubin(ARCH), kernel.name, kernel.shared_bytes, device)

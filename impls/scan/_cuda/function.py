@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue, fill
+from ..._cuda.load import load, processors
 from ..._triton.plan import Plan, Slot, packed, planned
 from .sizes import Tiles, Variant, tiles, variant
 
@@ -45,10 +46,6 @@ def loaded(
     cut: Tiles, device: int,
 ) -> Loaded:  # fmt: skip
     """Compiled, or from the cache, and loaded. const: whether log_a is the same at every step, and phase."""
-    from cuda.bindings import driver
-    from cuda.core import Device, ObjectCode
-
-    Device(device).set_current()  # autograd's thread may have no context yet
     properties = torch.cuda.get_device_properties(device)
     made = variant(
         pass_,
@@ -60,21 +57,11 @@ def loaded(
         chained=chained,
         shared_bytes=shared_memory(device),
     )
-    code = ObjectCode.from_cubin(made.program.cubin(f"sm_{properties.major}{properties.minor}"))
-    kernel = code.get_kernel(f"cuda_scan_{pass_}")
-    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (error,) = driver.cuKernelSetAttribute(most, made.shared_bytes, kernel.handle, driver.CUdevice(device))
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"cuKernelSetAttribute({made.shared_bytes} bytes of shared memory): {error.name}")
+    arch = f"sm_{properties.major}{properties.minor}"
+    kernel = load(made.program.cubin(arch), f"cuda_scan_{pass_}", made.shared_bytes, device)
     blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(made.tiles.threads, made.shared_bytes)
     resident = max(1, blocks) * properties.multi_processor_count
-    return Loaded(int(kernel.handle), code, made, resident, device)
-
-
-@functools.cache
-def processors(device: int) -> int:
-    """Multiprocessors of a device."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return Loaded(int(kernel.handle), kernel, made, resident, device)
 
 
 @functools.cache

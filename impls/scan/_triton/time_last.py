@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors, strides
-from ..._triton.plan import Plan, Slot, packed, planned
+from ..._triton.plan import Plan, Slot, aligned, packed, planned
 from .function import bits, reduced, widths
 from .tiles import row_tiles
 from .time_last_backward import scan_backward_time_last
@@ -22,7 +22,6 @@ from .time_last_forward import scan_forward_time_last
 
 # Rows per multiprocessor; with fewer, several warps share a row.
 ENOUGH_ROWS = 8
-VECTOR = 16  # bytes
 LONGEST = 32  # more steps than a vector of a row ever has
 
 
@@ -45,7 +44,7 @@ def rows(x: Tensor) -> Tensor:
     _, T, C = x.shape
     if x.stride() != (T * C, 1, T):
         x = x.transpose(1, 2).contiguous().transpose(1, 2)
-    return x if x.data_ptr() % VECTOR == 0 else x.clone()
+    return aligned(x)
 
 
 def span(x: Tensor | Slot) -> int:
