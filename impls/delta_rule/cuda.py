@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from . import check
 from ._cuda.function import WIDEST, DeltaRule
 
 HOPPER = (9, 0)
-UNTRIED = "SSMPERF_UNTRIED"  # until a GPU has shown that the kernels are right
 
 
 @backend(
@@ -48,8 +45,7 @@ def cuda(
 
     Raises:
         Unsupported: gates per key channel, keys p and r, operands that are not bfloat16, K or V above 128 or
-            no multiple of 8, a device that is not a Hopper, or no SSMPERF_UNTRIED in the environment: no GPU
-            has run these kernels yet.
+            no multiple of 8, a device that is not a Hopper.
     """
     check(q, k, v, beta, log_a, p, r)
     if p is not None or beta is None:
@@ -63,11 +59,8 @@ def cuda(
     for name, size in (("K", q.shape[-1]), ("V", V)):
         if size > WIDEST or size % 8:
             raise Unsupported(f"{name} = {size} (it takes multiples of 8 up to {WIDEST})")
-    if v.device.type == "cuda":
-        if torch.cuda.get_device_capability(v.device) != HOPPER:
-            raise Unsupported("a device that is not a Hopper (its products are of 9.0 alone)")
-        if not os.environ.get(UNTRIED):
-            raise Unsupported(f"no GPU has run these kernels yet (set {UNTRIED}=1 to try them)")
+    if v.device.type == "cuda" and torch.cuda.get_device_capability(v.device) != HOPPER:
+        raise Unsupported("a device that is not a Hopper (its products are of 9.0 alone)")
     gates = None if log_a is None else contiguous(log_a.to(torch.float32).expand(B, T, H))
     return DeltaRule.apply(  # type: ignore[no-untyped-call, no-any-return]
         *(aligned(contiguous(each)) for each in (q, k, v)),

@@ -1,11 +1,9 @@
-// G * inverse as high + low, G * Q K^T, gamma and gamma_C / gamma of a chunk of 64 steps: a block of four warps per
-// chunk.
+// G * inverse as high + low, gates and rates of a chunk of 64 steps: a block of four warps per chunk.
 #include "parts.cuh"
 
 constexpr int LINE = 72, SHORT = 24, WEIGHTS = 20;  // pitches: of L in halves, of a block of 16 in halves and in floats
-constexpr int OF_K = 0, OF_Q = 2 * HALF, OF_L = 0,
-              L_BYTES = C * LINE * 2;  // L in three parts, where keys and queries were
-constexpr int OF_X = 4 * HALF, X_BYTES = 4 * 16 * SHORT * 2, OF_WEIGHTS = OF_X + 3 * X_BYTES;
+constexpr int OF_K = 0, OF_L = 0, L_BYTES = C * LINE * 2;  // L in three parts, where keys were
+constexpr int OF_X = 3 * L_BYTES, X_BYTES = 4 * 16 * SHORT * 2, OF_WEIGHTS = OF_X + 3 * X_BYTES;
 constexpr int OF_SUMS = OF_WEIGHTS + 4 * 16 * WEIGHTS * 4, OF_RATES = OF_SUMS + 8 * C;
 
 FUNCTION void load_gates(Two* x, int step) {  // of two steps
@@ -61,17 +59,16 @@ FUNCTION void put_block(bfloat16* high, bfloat16* low, const float* d, int row, 
             float a = d[4 * half + 2 * side] * decay(to[half][0], from[side], i >= j);
             float b = d[4 * half + 2 * side + 1] * decay(to[half][1], from[side], i + 1 >= j);
             unsigned upper = rounded_pair(a, b), rest = rounded_pair(a - low_half(upper), b - high_half(upper));
-            int at = (row + 8 * half + group) * C + column + 8 * side + 2 * pair;
+            int at = piece_of(row + 8 * half + group, column + 8 * side) + 2 * pair;
             *(unsigned*)(high + at) = turn(upper);
             *(unsigned*)(low + at) = turn(rest);
         }
     }
 }
 
-ENTRY(128, 4)
-cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const float* log_a, const long long* bounds,
-                  bfloat16* high, bfloat16* low, bfloat16* scores, float* vectors, int T, int H, int G, int K, int NT,
-                  int sequences) {
+ENTRY(128, 5)
+cuda_delta_chunks(const bfloat16* k, const float* beta, const float* log_a, const long long* bounds, bfloat16* high,
+                  bfloat16* low, float* vectors, int T, int H, int G, int K, int NT, int sequences) {
     const int warp = thread() / 32, lane = thread() % 32, group = lane / 4, pair = lane % 4;
     const int chunk = block() % NT, bh = block() / NT, batch = bh / H, head = bh % H;
     const Steps steps = steps_of(chunk, T, bounds, sequences);
@@ -79,7 +76,6 @@ cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const
     const long long step = (long long)batch * T + steps.first, own = (step * G + head / (H / G)) * K,
                     place = (long long)bh * NT + chunk;
     copy_tile<C>(OF_K, k + own, (long long)G * K, steps.left, K);
-    copy_tile<C>(OF_Q, q + own, (long long)G * K, steps.left, K);
     if (warp == 0) {  // two steps of a lane
         float* to = vectors + place * VECTORS;
         float gate[2];
@@ -118,20 +114,17 @@ cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const
     }
     wait_for_copies();
     barrier();
-    float d[32], s[32];
+    float d[32];
     const unsigned base = first_unit() | BY_ROW;
     products_begin();
     UNROLL
     for (int i = 0; i < 8; ++i) square_64(d, base + OF_K / 16 + along_row(i), base + OF_K / 16 + along_row(i), i > 0);
     products_close();
-    UNROLL
-    for (int i = 0; i < 8; ++i) square_64(s, base + OF_Q / 16 + along_row(i), base + OF_K / 16 + along_row(i), i > 0);
-    products_close();
     const int i0 = 16 * warp + group;
     const float rates[2] = {load_one(OF_RATES + 4 * i0), load_one(OF_RATES + 4 * i0 + 32)};
     wait_products<0>();
-    claim(d, 32), claim(s, 32);
-    barrier();  // nobody reads keys and queries any more
+    claim(d, 32);
+    barrier();  // nobody reads keys any more
     const long long at = place * C * C;
     UNROLL
     for (int n = 0; n < 8; ++n)
@@ -221,19 +214,4 @@ cuda_delta_chunks(const bfloat16* q, const bfloat16* k, const float* beta, const
             put_block(high + at, low + at, e, 16 * i, 16 * mine);
         }
     }
-    Two to[2] = {load_two(OF_SUMS + 8 * i0), load_two(OF_SUMS + 8 * i0 + 64)};
-    UNROLL
-    for (int n = 0; n < 8; ++n)
-        if (n / 2 <= warp) {
-            int j = 8 * n + 2 * pair;
-            Two from[2];
-            load_gates(from, j);
-            UNROLL
-            for (int side = 0; side < 2; ++side) {
-                int i = i0 + 8 * side;
-                float a = s[4 * n + 2 * side] * decay(to[side], from[0], i >= j),
-                      b = s[4 * n + 2 * side + 1] * decay(to[side], from[1], i > j);
-                *(unsigned*)(scores + at + i * C + j) = rounded_pair(a, b);
-            }
-        }
 }

@@ -6,6 +6,7 @@
 #define ENTRY(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define FUNCTION static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define EIGHT(d, i)                                                                                             \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
@@ -24,12 +25,13 @@ FUNCTION int blocks() { return gridDim.x; }
 FUNCTION unsigned absolute(unsigned at) { return (unsigned)__cvta_generic_to_shared(shared_memory) + at; }
 FUNCTION unsigned first_unit() { return absolute(0) >> 4; }
 
-// Barriers. Those with a number count 128 arrivals, and are waited for by the parity of their turn.
+// Barriers. Those with a number count arrivals, and are waited for by the parity of their turn.
 FUNCTION void barrier() { __syncthreads(); }
 FUNCTION void warp_sync() { __syncwarp(); }
 FUNCTION unsigned numbered(int i) { return (unsigned)__cvta_generic_to_shared(barriers_of_groups + i); }
-FUNCTION void open_barriers(int count) {
-    for (int i = 0; i < count; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 128;" ::"r"(numbered(i)));
+FUNCTION void open_barriers(int first, int end, int arrivals) {
+    for (int i = first; i < end; ++i)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(numbered(i)), "r"(arrivals));
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 FUNCTION void wait_at(int i, int parity) {
@@ -38,21 +40,64 @@ FUNCTION void wait_at(int i, int parity) {
         "again;\ndone:\n}" ::"r"(numbered(i)),
         "r"(parity)
         : "memory");
-    asm volatile("fence.proxy.async;" ::: "memory");  // products read what ordinary copies have written
+}
+// Products read what copies and stores have written if a fence is between. Without its state space it would wait for
+// global memory, too: three times as slow a walk.
+FUNCTION void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FUNCTION void wait_for_copied(int i, int parity) {
+    wait_at(i, parity);
+    fence_for_products();
 }
 FUNCTION void arrive(int i) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(numbered(i)) : "memory"); }
 FUNCTION void arrive_when_copied(int i) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(numbered(i)) : "memory");
 }
-// Shows what a warpgroup has written to itself and to products.
-FUNCTION void publish() { asm volatile("fence.proxy.async;\nbar.sync 1, 128;" ::: "memory"); }
+// Shows what a warpgroup has written to itself and to products, or to products of whoever waits at barrier i.
+FUNCTION void publish() {
+    fence_for_products();
+    asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
+}
+FUNCTION void publish_at(int i) {
+    fence_for_products();
+    arrive(i);
+}
+// Registers of each thread of a warpgroup from here on.
+template <int COUNT>
+FUNCTION void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+FUNCTION void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 
 // Copies from global to shared memory; 0 unless they are inside.
 FUNCTION void copy_16(unsigned to, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(absolute(to)), "l"(from), "r"(inside ? 16 : 0)
                  : "memory");
 }
-FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;\nfence.proxy.async;" ::: "memory"); }
+FUNCTION void wait_for_copies() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    fence_for_products();
+}
+// Copies in bulk, of multiples of 16 bytes, by one thread. To shared memory: a phase of barrier i ends when all bytes
+// that were expected have come, too.
+FUNCTION void expect_bytes(int i, int bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(numbered(i)), "r"(bytes) : "memory");
+}
+FUNCTION void copy_bytes(unsigned to, const void* from, int bytes, int i) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     absolute(to)),
+                 "l"(from), "r"(bytes), "r"(numbered(i))
+                 : "memory");
+}
+FUNCTION void store_bytes(void* to, unsigned from, int bytes) {
+    fence_for_products();
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(absolute(from)), "r"(bytes)
+                 : "memory");
+}
+FUNCTION void wait_until_stored() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Products of a warpgroup run on; their sides and sums must not be touched until they are waited for. `claim` keeps the
 // compiler from moving arithmetic on sums across what stands before it.
@@ -66,12 +111,18 @@ FUNCTION void claim(float* x, int count) {
     UNROLL
     for (int i = 0; i < count; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
-FUNCTION unsigned long long described(unsigned low) {  // tiles of 8 rows 1,024 bytes apart, swizzled over 128 bytes
+// Descriptors of sides in shared memory. SWIZZLED: tiles of 8 rows 1,024 bytes apart, swizzled over 128 bytes. Else
+// matrices of 8 x 8 numbers: 8 rows are 128 bytes, 8 columns 1,024 bytes from the next.
+enum Side { SWIZZLED, PLAIN, PLAIN_TURNED };
+template <Side SIDE = SWIZZLED>
+FUNCTION unsigned long long described(unsigned low) {
+    constexpr unsigned high = SIDE == SWIZZLED ? 1u << 30 | 64 : SIDE == PLAIN ? 8 : 64;
     unsigned long long found;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(found) : "r"(low), "r"(1u << 30 | 64));
+    asm("mov.b64 %0, {%1, %2};" : "=l"(found) : "r"(low), "r"(high));
     return found;
 }
 // 64 x 16 from registers times 16 x 64; added to d if there is more.
+template <bool IN_PIECES = false>
 FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
@@ -80,9 +131,10 @@ FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more)
         "%30,%31"
         "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN : SWIZZLED>(right)), "r"((int)more));
 }
 // The same, with a right side that is contiguous along its columns.
+template <bool IN_PIECES = false>
 FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
@@ -91,7 +143,7 @@ FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, boo
         "%30,%31"
         "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described(right)), "r"((int)more));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN_TURNED : SWIZZLED>(right)), "r"((int)more));
 }
 // 64 x 16 times 16 x 128, contiguous along its columns, added to d.
 FUNCTION void product_128(float* d, const unsigned* a, unsigned right) {
@@ -113,6 +165,17 @@ FUNCTION void square_64(float* d, unsigned left, unsigned right, bool more) {
         "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
         "%30,%31"
         "}, %32, %33, p, 1, 1, 0, 0;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
+        : "l"(described(left)), "l"(described(right)), "r"((int)more));
+}
+// The same with sides that are contiguous along rows and columns of the product.
+FUNCTION void square_64_turned(float* d, unsigned left, unsigned right, bool more) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31"
+        "}, %32, %33, p, 1, 1, 1, 1;\n}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
         : "l"(described(left)), "l"(described(right)), "r"((int)more));
 }
@@ -209,6 +272,11 @@ FUNCTION void put_float(unsigned at, float x) {
 }
 FUNCTION void put_two(unsigned at, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(absolute(at)), "f"(a), "f"(b) : "memory");
+}
+FUNCTION void put_four(unsigned at, const float* x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(absolute(at)), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
 }
 FUNCTION void put_word(unsigned at, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(absolute(at)), "r"(x) : "memory");

@@ -8,6 +8,7 @@ constexpr int WIDEST = 128;  // keys; a program has all of them
 constexpr int HALF = 8192;   // bytes of 64 rows of 64 numbers
 constexpr int VECTORS =
     5 * C;  // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
+constexpr int THIRDS = 3 * 168;  // registers that a thread of each of three groups may have together, or they wait for ever
 constexpr float RESET = -104.0f;  // float32 exp of anything below is 0
 
 // Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart.
@@ -26,26 +27,38 @@ FUNCTION unsigned swizzled(int row, int piece) { return row * 128 + ((piece ^ (r
 // ROWS rows of 64 numbers; 0 from row `left` on and from column `width` on. The 128 threads of a warpgroup do it.
 template <int ROWS>
 FUNCTION void copy_half(unsigned to, const bfloat16* from, long long stride, int left, int width) {
+    const int first = thread() % 128 / 8, piece = thread() % 8;
+    const bfloat16* at = from + first * stride + piece * 8;
+    to += swizzled(first, piece);
+    if (piece * 8 >= width) left = 0;
     UNROLL
-    for (int i = 0; i < ROWS / 16; ++i) {
-        int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
-        bool inside = row < left && piece * 8 < width;
-        copy_16(to + swizzled(row, piece), inside ? from + row * stride + piece * 8 : from, inside);
-    }
+    for (int row = 0; row < ROWS; row += 16, at += 16 * stride)
+        copy_16(to + row * 128, first + row < left ? at : from, first + row < left);
 }
 template <int ROWS>
 FUNCTION void copy_tile(unsigned to, const bfloat16* from, long long stride, int left, int width) {
     copy_half<ROWS>(to, from, stride, left, width);
     copy_half<ROWS>(to + ROWS * 128, width > 64 ? from + 64 : from, stride, left, width - 64);
 }
-// A C x C matrix, of which no block of 16 above the diagonal is stored.
-FUNCTION void copy_square(unsigned to, const bfloat16* from) {
+// A C x C matrix of which no block of 16 above the diagonal is stored: 8 columns after 8 columns, each of 64 rows of 16
+// bytes. Where the number at a row and the first of 8 columns lies, and the descriptors of sums along rows and down.
+FUNCTION int piece_of(int row, int column) { return column * C + row * 8; }
+constexpr unsigned PIECES_BY_ROW = 1024 / 16 << 16, PIECES_BY_COLUMN = 128 / 16 << 16;
+FUNCTION unsigned along_pieces(int i) { return i * 2 * 1024 / 16; }
+FUNCTION unsigned down_pieces(int i) { return i * 16 * 16 / 16; }
+constexpr int SQUARE_BYTES = 2 * 16 * (64 + 48 + 32 + 16);  // of it that are stored
+FUNCTION void copy_square(unsigned to, const bfloat16* from, int i) {
     UNROLL
-    for (int i = 0; i < 4; ++i) {
-        int each = thread() % 128 + 128 * i, row = each / 8, piece = each % 8;
-        bool inside = piece / 2 <= row / 16;
-        copy_16(to + swizzled(row, piece), inside ? from + row * C + piece * 8 : from, inside);
+    for (int piece = 0; piece < 8; ++piece) {
+        int at = piece_of(piece / 2 * 16, piece * 8);
+        copy_bytes(to + 2 * at, from + at, (C - piece / 2 * 16) * 16, i);
     }
+}
+// The rest of it, by the threads of a warpgroup.
+FUNCTION void clear_square(unsigned to) {
+    const float zeros[4] = {};
+    for (int each = thread() % 128; each < 8 * C; each += 128)
+        if (each % C < each / C / 2 * 16) put_four(to + each * 16, zeros);
 }
 
 // Packed sequences lie in one batch element; sequence n begins at bounds[n]. What there is per chunk has a place for

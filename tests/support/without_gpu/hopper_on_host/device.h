@@ -13,6 +13,7 @@
 #define ENTRY(threads, blocks) extern "C" void
 #define FUNCTION static inline
 #define UNROLL
+#define ROLLED
 
 typedef unsigned short bfloat16;
 struct Two {
@@ -23,11 +24,12 @@ struct Warp {
     std::barrier<> meet{32};
     unsigned words[32], left[32][4], right[32][2];
 };
-struct Turns {  // a barrier of 128 arrivals
-    std::atomic<int> missing{128}, turn{0};
+struct Turns {  // a barrier of so many arrivals
+    int arrivals{0};
+    std::atomic<int> missing{0}, turn{0};
     void arrive() {
         if (missing.fetch_sub(1) != 1) return;
-        missing = 128;
+        missing = arrivals;
         turn.fetch_add(1);
         turn.notify_all();
     }
@@ -36,8 +38,8 @@ struct Turns {  // a barrier of 128 arrivals
     }
 };
 struct Block {
-    std::barrier<> all, group{128};
-    Warp warps[8];
+    std::barrier<> all, groups[3]{std::barrier<>(128), std::barrier<>(128), std::barrier<>(128)};
+    Warp warps[12];
     Turns turns[16];
     unsigned left[128][4];
     std::vector<unsigned char> memory;
@@ -58,20 +60,39 @@ FUNCTION Warp& my_warp() { return me.of->warps[me.thread / 32]; }
 FUNCTION int my_lane() { return me.thread % 32; }
 FUNCTION void barrier() { me.of->all.arrive_and_wait(); }
 FUNCTION void warp_sync() { my_warp().meet.arrive_and_wait(); }
-FUNCTION void open_barriers(int) {}
+FUNCTION std::barrier<>& my_group() { return me.of->groups[me.thread / 128]; }
+FUNCTION void open_barriers(int first, int end, int arrivals) {
+    for (int i = first; i < end; ++i) me.of->turns[i].missing = me.of->turns[i].arrivals = arrivals;
+}
 FUNCTION void wait_at(int i, int parity) { me.of->turns[i].wait(parity); }
+FUNCTION void wait_for_copied(int i, int parity) { wait_at(i, parity); }
 FUNCTION void arrive(int i) { me.of->turns[i].arrive(); }
 FUNCTION void arrive_when_copied(int i) { me.of->turns[i].arrive(); }
-FUNCTION void publish() { me.of->group.arrive_and_wait(); }
+FUNCTION void publish() { my_group().arrive_and_wait(); }
+FUNCTION void publish_at(int i) { arrive(i); }
+template <int COUNT>
+void more_registers() {}
+template <int COUNT>
+void fewer_registers() {}
 FUNCTION void copy_16(unsigned to, const void* from, bool inside) {
     if (inside) std::memcpy(byte_at(to), from, 16);
     else std::memset(byte_at(to), 0, 16);
 }
 FUNCTION void wait_for_copies() {}
+FUNCTION void expect_bytes(int, int) {}
+FUNCTION void copy_bytes(unsigned to, const void* from, int bytes, int) {
+    byte_at(to + bytes - 1);
+    std::memcpy(byte_at(to), from, bytes);
+}
+FUNCTION void store_bytes(void* to, unsigned from, int bytes) {
+    byte_at(from + bytes - 1);
+    std::memcpy(to, byte_at(from), bytes);
+}
+FUNCTION void wait_until_stored() {}
 FUNCTION void products_begin() {}
 FUNCTION void products_close() {}
 template <int PENDING>
-void wait_products() { me.of->group.arrive_and_wait(); }
+void wait_products() { my_group().arrive_and_wait(); }
 FUNCTION void claim(float*, int) {}
 
 FUNCTION float widened(bfloat16 x) {
@@ -92,8 +113,13 @@ FUNCTION float exponential(float x) { return std::exp(x); }
 FUNCTION float least(float a, float b) { return a < b ? a : b; }
 
 // Element (n, k) of a side of a product of Hopper, by its descriptor as the PTX manual lays tiles out.
-FUNCTION float side_of(unsigned low, int n, int k, bool turned) {
+FUNCTION float side_of(unsigned low, int n, int k, bool turned, bool in_pieces = false) {
     unsigned first = (low & 0x3fff) << 4, across = (low >> 16 & 0x3fff) << 4, down = 1024;
+    if (in_pieces) {
+        bfloat16 x;
+        std::memcpy(&x, byte_at(first + k / 8 * across + (turned ? n / 8 * 1024 + k % 8 * 16 + n % 8 * 2 : n / 8 * 128 + n % 8 * 16 + k % 8 * 2)), 2);
+        return widened(x);
+    }
     unsigned at = turned ? first + n / 64 * across + k / 8 * down + k % 8 * 128 + n % 64 * 2 : first + n / 8 * down + n % 8 * 128 + k * 2;
     at ^= (at >> 7 & 7) << 4;
     bfloat16 x;
@@ -101,13 +127,13 @@ FUNCTION float side_of(unsigned low, int n, int k, bool turned) {
     return widened(x);
 }
 template <int N, class Left>
-void multiply(float* d, Left left, unsigned right, bool more, bool turned) {
+void multiply(float* d, Left left, unsigned right, bool more, bool turned, bool in_pieces = false) {
     int lane = my_lane();
     for (int side = 0; side < 2; ++side)
         for (int n = 0; n < N; ++n) {
             if (n % 8 / 2 != lane % 4) continue;
             float sum = more ? d[n / 8 * 4 + 2 * side + n % 2] : 0.0f;
-            for (int k = 0; k < 16; ++k) sum += left(lane / 4 + 8 * side, k) * side_of(right, n, k, turned);
+            for (int k = 0; k < 16; ++k) sum += left(lane / 4 + 8 * side, k) * side_of(right, n, k, turned, in_pieces);
             d[n / 8 * 4 + 2 * side + n % 2] = sum;
         }
 }
@@ -116,11 +142,11 @@ FUNCTION float of_words(const unsigned (*words)[4], int row, int k) {
     return widened(k % 2 ? word >> 16 : word & 0xffff);
 }
 template <int N>
-void from_registers(float* d, const unsigned* a, unsigned right, bool more, bool turned) {
+void from_registers(float* d, const unsigned* a, unsigned right, bool more, bool turned, bool in_pieces = false) {
     Warp& warp = my_warp();
     std::memcpy(warp.left[my_lane()], a, 16);
     warp_sync();
-    multiply<N>(d, [&](int row, int k) { return of_words(warp.left, row, k); }, right, more, turned);
+    multiply<N>(d, [&](int row, int k) { return of_words(warp.left, row, k); }, right, more, turned, in_pieces);
     warp_sync();
 }
 template <int N>
@@ -128,10 +154,13 @@ void from_shared(float* d, unsigned left, unsigned right, bool more, bool left_t
     int first = me.thread % 128 / 32 * 16;
     multiply<N>(d, [=](int row, int k) { return side_of(left, first + row, k, left_turned); }, right, more, turned);
 }
-FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, false); }
-FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, true); }
+template <bool IN_PIECES = false>
+void product_64(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, false, IN_PIECES); }
+template <bool IN_PIECES = false>
+void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, true, IN_PIECES); }
 FUNCTION void product_128(float* d, const unsigned* a, unsigned right) { from_registers<128>(d, a, right, true, true); }
 FUNCTION void square_64(float* d, unsigned left, unsigned right, bool more) { from_shared<64>(d, left, right, more, false, false); }
+FUNCTION void square_64_turned(float* d, unsigned left, unsigned right, bool more) { from_shared<64>(d, left, right, more, true, true); }
 FUNCTION void product_states(float* d, unsigned left, unsigned right, bool more) { from_shared<128>(d, left, right, more, false, true); }
 FUNCTION void product_turned(float* d, unsigned left, unsigned right) { from_shared<128>(d, left, right, true, true, true); }
 FUNCTION void product(float* d, const unsigned* a, unsigned b0, unsigned b1) {
@@ -221,6 +250,7 @@ FUNCTION unsigned load_word(unsigned at) {
 FUNCTION void load_four_words(unsigned* w, unsigned at) { load_many(w, at, 4); }
 FUNCTION void put_float(unsigned at, float x) { std::memcpy(byte_at(at), &x, 4); }
 FUNCTION void put_two(unsigned at, float a, float b) { put_float(at, a), put_float(at + 4, b); }
+FUNCTION void put_four(unsigned at, const float* x) { std::memcpy(byte_at(at), x, 16); }
 FUNCTION void put_word(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 4); }
 FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 2); }
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(to, w, 16); }
