@@ -136,6 +136,21 @@ FUNCTION void outputs(const Strip& strip) {
     }
 }
 
+// By a thread that copies nothing else, since its fence would wait for that.
+FUNCTION void keep(const Strip& strip, bfloat16* states, bfloat16* y, int strips) {
+    for (int chunk = 0; chunk < strip.sequence.chunks; ++chunk) {
+        const int turn = chunk % 2;
+        const long long tile = (strip.sequence.place + chunk) * strips + strip.first / STRIP;
+        wait_at(HELD + turn, parity_of(chunk, 2));
+        wait_until_stored();
+        if (chunk) arrive(HELD_FREE + (turn ^ 1)), arrive(SEEN_FREE + (turn ^ 1));
+        store_bytes(states + tile * (HELD_BYTES / 2), OF_HELD + turn * HELD_BYTES, HELD_BYTES);
+        wait_at(SEEN + turn, parity_of(chunk, 2));
+        store_bytes(y + tile * (HALF / 2), OF_SEEN + turn * HALF, HALF);
+    }
+    wait_until_stored();
+}
+
 // Kept are states before the chunks and, as o, y: the tiles of each chunk and strip. final_state: with segments that of the last, or all ends; maps: of segments.
 template <Mode MODE>
 FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,
@@ -159,7 +174,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
         bfloat16* to = o + strip.row * V + strip.first;
         ROLLED
         for (int walked = 0; walked < chunks + STAGES; ++walked) {
-            const int done = walked - STAGES, kept = walked - 2, turn = walked % 2;
+            const int done = walked - STAGES;
             if (done >= 0) {
                 wait_at(EMPTY + done % STAGES, parity_of(done, STAGES));
                 if (MODE == OUTPUT)
@@ -168,17 +183,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
             }
             if (walked < chunks)
                 copy_in<MODE == OUTPUT>(strip, walked, walked, q, k, v, high, low, vectors, H, G, K, V, values);
-            if (MODE == KEEP && thread() == 0 && kept >= 0 && kept < chunks) {
-                const long long tile = (strip.sequence.place + kept) * of_values + strip.first / STRIP;
-                wait_until_stored();
-                if (kept) arrive(HELD_FREE + (turn ^ 1)), arrive(SEEN_FREE + (turn ^ 1));
-                wait_at(HELD + turn, parity_of(kept, 2));
-                store_bytes(states + tile * (HELD_BYTES / 2), OF_HELD + turn * HELD_BYTES, HELD_BYTES);
-                wait_at(SEEN + turn, parity_of(kept, 2));
-                store_bytes(o + tile * (HALF / 2), OF_SEEN + turn * HALF, HALF);
-            }
         }
-        wait_until_stored();
         wait_for_copies();
     } else if (thread() < 256) {
         more_registers<CHAIN>();
@@ -191,6 +196,8 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
     } else if (MODE == OUTPUT) {
         more_registers<BESIDE>();
         outputs(strip);
+    } else if (MODE == KEEP && thread() == 256) {
+        keep(strip, states, o, of_values);
     }
 }
 

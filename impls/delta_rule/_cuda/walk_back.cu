@@ -152,25 +152,10 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         fewer_registers<PRODUCER>();
         clear_squares();
         ROLLED
-        for (int walked = 0; walked < chunks + 2; ++walked) {
-            const int done = walked - 2;
-            if (walked < chunks) {
-                wait_until_free(EMPTY + walked % STAGES, walked, STAGES);
-                copy_in<true>(strip, walked, chunks - 1 - walked, q, k, d_o, high, low, vectors, H, G, K, V, values);
-            }
-            if (!ENDS && thread() == 0 && done >= 0 && done < chunks) {
-                const long long tile = (strip.sequence.place + chunks - 1 - done) * of_values + strip.first / STRIP;
-                wait_until_stored();
-                if (done) arrive(DX_FREE);
-                wait_at(HELD, parity_of(done, 1));
-                store_bytes(dstates + tile * (HELD_BYTES / 2), OF_HELD, HELD_BYTES);
-                wait_at(DX, parity_of(done, 1));
-                wait_until_stored();
-                arrive(HELD_FREE);
-                store_bytes(dx + tile * (HALF / 2), OF_DX, HALF);
-            }
+        for (int walked = 0; walked < chunks; ++walked) {
+            wait_until_free(EMPTY + walked % STAGES, walked, STAGES);
+            copy_in<true>(strip, walked, chunks - 1 - walked, q, k, d_o, high, low, vectors, H, G, K, V, values);
         }
-        wait_until_stored();
         wait_for_copies();
     } else if (thread() < 256) {
         more_registers<CHAIN>();
@@ -186,7 +171,21 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     } else {
         more_registers<BESIDE>();
         ROLLED
-        for (int walked = 0; walked < chunks; ++walked) lend(walked);
+        for (int walked = 0; walked <= chunks; ++walked) {
+            if (walked < chunks) lend(walked);
+            if (!ENDS && thread() == 256 && walked) {
+                const int done = walked - 1;
+                const long long tile = (strip.sequence.place + chunks - walked) * of_values + strip.first / STRIP;
+                wait_at(HELD, parity_of(done, 1));
+                store_bytes(dstates + tile * (HELD_BYTES / 2), OF_HELD, HELD_BYTES);
+                wait_until_stored();
+                arrive(HELD_FREE);
+                wait_at(DX, parity_of(done, 1));
+                store_bytes(dx + tile * (HALF / 2), OF_DX, HALF);
+                wait_until_stored();
+                arrive(DX_FREE);
+            }
+        }
     }
 }
 

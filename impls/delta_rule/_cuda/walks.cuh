@@ -124,20 +124,35 @@ FUNCTION void store_steps(bfloat16* to, unsigned tile, int left, long long strid
         if (step < left && piece * 8 < values) store_16(to + step * stride + piece * 8, tile + swizzled(step, piece));
     }
 }
-// scores * decay of a chunk as bfloat16, of a thread's two rows: the left side of products.
+// scores * decay of a chunk as bfloat16, of a thread's two rows: the left side of products. Left of the block of 16 on the
+// diagonal, decay is a product by way of the block's first step: two exponentials for four numbers.
 FUNCTION void decayed(unsigned* r, const float* scores, unsigned sums, int warp) {
     int lane = thread() % 32, row = 16 * warp + lane / 4;
-    const Two to[2] = {load_two(sums + 8 * row), load_two(sums + 8 * row + 64)};
+    const Two to[2] = {load_two(sums + 8 * row), load_two(sums + 8 * row + 64)}, by = load_two(sums + 128 * warp);
+    const float after[2] = {decay(to[0], by, true), decay(to[1], by, true)};
     UNROLL
     for (int n = 0; n < 8; ++n) {
         int j = 8 * n + 2 * (lane % 4);
+        if (n / 2 > warp) {
+            r[2 * n] = r[2 * n + 1] = 0;
+            continue;
+        }
         float w[4];
         load_four(w, sums + 8 * j);
-        UNROLL
-        for (int side = 0; side < 2; ++side) {
-            int i = row + 8 * side;
-            r[2 * n + side] = rounded_pair(scores[4 * n + 2 * side] * decay(to[side], {w[0], w[1]}, i >= j),
-                                           scores[4 * n + 2 * side + 1] * decay(to[side], {w[2], w[3]}, i > j));
+        const Two from[2] = {{w[0], w[1]}, {w[2], w[3]}};
+        if (n / 2 < warp) {
+            float a = decay(by, from[0], true), b = decay(by, from[1], true);
+            UNROLL
+            for (int side = 0; side < 2; ++side)
+                r[2 * n + side] = rounded_pair(scores[4 * n + 2 * side] * a * after[side],
+                                               scores[4 * n + 2 * side + 1] * b * after[side]);
+        } else {
+            UNROLL
+            for (int side = 0; side < 2; ++side) {
+                int i = row + 8 * side;
+                r[2 * n + side] = rounded_pair(scores[4 * n + 2 * side] * decay(to[side], from[0], i >= j),
+                                               scores[4 * n + 2 * side + 1] * decay(to[side], from[1], i > j));
+            }
         }
     }
 }
