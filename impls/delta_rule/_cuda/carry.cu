@@ -1,5 +1,6 @@
 // The state in which each segment of a head begins, from what each makes of any state: S -> M S + U. Backward, the
-// gradient of the state in which each ends: dS -> M^T dS + dU, from the last segment on. A block has 16 values of a head.
+// gradient of the state in which each ends: dS -> M^T dS + dU, from the last segment on. A block has 16 values of a
+// head.
 #include "parts.cuh"
 
 constexpr int STRIP = 16, LINE = WIDEST + 4, MAP = WIDEST * LINE * 4, OF_STATE = 2 * MAP;  // a pitch without conflicts
@@ -44,11 +45,13 @@ cuda_delta_carry(const float* maps, const float* ends, const float* given, float
             if (back) {
                 UNROLL
                 for (int j = 0; j < 4; ++j) m[j] = load_one(own + ((c + j) * LINE + row) * 4);
-            } else load_four(m, own + (row * LINE + c) * 4);
+            } else
+                load_four(m, own + (row * LINE + c) * 4);
             UNROLL
             for (int j = 0; j < 4; ++j) {
                 float s[8];
-                load_four(s, state + ((c + j) * STRIP + part) * 4), load_four(s + 4, state + ((c + j) * STRIP + part) * 4 + 16);
+                load_four(s, state + ((c + j) * STRIP + part) * 4),
+                    load_four(s + 4, state + ((c + j) * STRIP + part) * 4 + 16);
                 UNROLL
                 for (int i = 0; i < 8; ++i) x[i] += m[j] * s[i];
             }

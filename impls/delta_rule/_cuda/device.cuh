@@ -86,10 +86,10 @@ FUNCTION void expect_bytes(int i, int bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(numbered(i)), "r"(bytes) : "memory");
 }
 FUNCTION void copy_bytes(unsigned to, const void* from, int bytes, int i) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     absolute(to)),
-                 "l"(from), "r"(bytes), "r"(numbered(i))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(absolute(to)),
+        "l"(from), "r"(bytes), "r"(numbered(i))
+        : "memory");
 }
 FUNCTION void store_bytes(void* to, unsigned from, int bytes) {
     fence_for_products();
@@ -131,7 +131,8 @@ FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more)
         "%30,%31"
         "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN : SWIZZLED>(right)), "r"((int)more));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN : SWIZZLED>(right)),
+          "r"((int)more));
 }
 // The same, with a right side that is contiguous along its columns.
 template <bool IN_PIECES = false>
@@ -143,7 +144,8 @@ FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, boo
         "%30,%31"
         "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN_TURNED : SWIZZLED>(right)), "r"((int)more));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN_TURNED : SWIZZLED>(right)),
+          "r"((int)more));
 }
 // 64 x 16 times 16 x 128, contiguous along its columns, added to d.
 FUNCTION void product_128(float* d, const unsigned* a, unsigned right) {

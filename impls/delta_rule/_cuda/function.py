@@ -15,8 +15,17 @@ from ..._cuda.load import processors
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
 from ..common import shared_sum
 from .program import (
-    CARRY, CHUNKS, GRADIENTS, WALK, WALK_BACK, WALK_BACK_ENDS, WALK_ENDS, WALK_KEEP, Kernel, loaded
-)  # fmt: skip
+    CARRY,
+    CHUNKS,
+    GRADIENTS,
+    WALK,
+    WALK_BACK,
+    WALK_BACK_ENDS,
+    WALK_ENDS,
+    WALK_KEEP,
+    Kernel,
+    loaded,
+)
 
 CHUNK = 64
 STRIP = 64  # values of a block of a walk
@@ -143,7 +152,7 @@ class Schedule:
         plan.steps.append(Launch(kernel, self.heads * strips, slots, sizes))
 
     def carry(self, plan: Plan, maps: Slot, ends: Slot, given: Slot | None, back: bool) -> Slot:
-        """Find the state in which each segment begins, or its gradient where each ends, from the given one."""
+        """Find in which state each segment begins, or with which gradient it ends, from the given one."""
         edges = self.per_segment(plan, self.V)
         sizes = (self.segments, self.K, self.V, int(back))
         grid = self.heads * -(-self.V // CARRIED)
@@ -183,16 +192,14 @@ def backward_pass(
     tiles = STRIP * -(-V // STRIP)
     states, dstates = (schedule.per_chunk(plan, WIDEST * tiles, v.dtype) for _ in range(2))
     written, dx = (schedule.per_chunk(plan, CHUNK * tiles, v.dtype) for _ in range(2))
-    slots = (q, k, v, *chunks, begin, bounds, written, states, None, None)
-    schedule.walk(plan, WALK_KEEP, slots)
+    schedule.walk(plan, WALK_KEEP, (q, k, v, *chunks, begin, bounds, written, states, None, None))
     dend = dfinal
     if maps is not None:
         ends = schedule.per_segment(plan, V)
         schedule.walk(plan, WALK_BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
         dend = schedule.carry(plan, maps, ends, dfinal, back=True)
     dinitial = None if initial is None else plan.like(initial)
-    slots = (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None)
-    schedule.walk(plan, WALK_BACK, slots)
+    schedule.walk(plan, WALK_BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
     dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
     dbeta, dlog_a = plan.like(beta), None if log_a is None else plan.like(log_a)
     count = B * H * schedule.count

@@ -8,7 +8,8 @@ constexpr int WIDEST = 128;  // keys; a program has all of them
 constexpr int HALF = 8192;   // bytes of 64 rows of 64 numbers
 constexpr int VECTORS =
     5 * C;  // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
-constexpr int THIRDS = 3 * 168;  // registers that a thread of each of three groups may have together, or they wait for ever
+constexpr int THIRDS =
+    3 * 168;  // registers that a thread of each of three groups may have together, or they wait for ever
 constexpr float RESET = -104.0f;  // float32 exp of anything below is 0
 
 // Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart.

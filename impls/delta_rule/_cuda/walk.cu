@@ -2,7 +2,7 @@
 #include "walks.cuh"
 
 constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
-constexpr int OF_SEEN = OF_HELD + 2 * HELD_BYTES;                          // y, steps x values
+constexpr int OF_SEEN = OF_HELD + 2 * HELD_BYTES;                           // y, steps x values
 enum Mode { OUTPUT, KEEP, ENDS };
 enum { HELD = OTHERS, HELD_FREE = HELD + 2, SEEN = HELD_FREE + 2, SEEN_FREE = SEEN + 2, BARRIERS = SEEN_FREE + 2 };
 
@@ -45,9 +45,11 @@ FUNCTION void chain(const Strip& strip, float* state, float* to, long long which
         }
         products_begin();
         UNROLL
-        for (int i = 0; i < 4; ++i) product_64<true>(r, x + 4 * i, (at | PIECES_BY_ROW) + OF_HIGH / 16 + along_pieces(i), i > 0);
+        for (int i = 0; i < 4; ++i)
+            product_64<true>(r, x + 4 * i, (at | PIECES_BY_ROW) + OF_HIGH / 16 + along_pieces(i), i > 0);
         UNROLL
-        for (int i = 0; i < 4; ++i) product_64<true>(r, x + 4 * i, (at | PIECES_BY_ROW) + OF_LOW / 16 + along_pieces(i), true);
+        for (int i = 0; i < 4; ++i)
+            product_64<true>(r, x + 4 * i, (at | PIECES_BY_ROW) + OF_LOW / 16 + along_pieces(i), true);
         products_close();
         const float whole = load_one(of + V_START + 63 * 4);
         UNROLL
@@ -151,7 +153,8 @@ FUNCTION void keep(const Strip& strip, bfloat16* states, bfloat16* y, int strips
     wait_until_stored();
 }
 
-// Kept are states before the chunks and, as o, y: the tiles of each chunk and strip. final_state: with segments that of the last, or all ends; maps: of segments.
+// Kept are states before the chunks and, as o, y: the tiles of each chunk and strip. final_state: with segments that of
+// the last, or all ends; maps: of segments.
 template <Mode MODE>
 FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,
                    const float* vectors, const float* initial, const long long* bounds, bfloat16* o, bfloat16* states,

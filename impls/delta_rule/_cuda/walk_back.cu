@@ -139,8 +139,9 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
                         int V, int NT, int NS, int PER, int heads) {
     const int of_values = (V + STRIP - 1) / STRIP, others = heads * (NS - 1) * of_values;
     const bool map = ENDS && block() >= others;
-    const Strip strip = map ? strip_of(block() - others, bounds, T, H, G, (K + STRIP - 1) / STRIP, NT, NS, PER, 1, NS - 1)
-                            : strip_of(block(), bounds, T, H, G, of_values, NT, NS, PER, NS - ENDS, ENDS);
+    const Strip strip =
+        map ? strip_of(block() - others, bounds, T, H, G, (K + STRIP - 1) / STRIP, NT, NS, PER, 1, NS - 1)
+            : strip_of(block(), bounds, T, H, G, of_values, NT, NS, PER, NS - ENDS, ENDS);
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first;
     if (thread() == 0) {
         open_barriers(0, BARRIERS, 128);
@@ -165,7 +166,8 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         if (map) for_state(first, K, K, [&](int i, int key, int value) { state[i] = key == value; });
         chain<ENDS>(strip, state);
         if (map)
-            for_state(first, K, K, [&](int i, int key, int value) { maps[(strip.state * K + value) * K + key] = state[i]; });
+            for_state(first, K, K,
+                      [&](int i, int key, int value) { maps[(strip.state * K + value) * K + key] = state[i]; });
         else if (dinitial && (ENDS || strip.segment == 0))
             store_state(dinitial, state, ENDS ? strip.state : strip.bh, first, K, V);
     } else {
@@ -189,13 +191,13 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     }
 }
 
-#define WALK(name, ENDS)                                                                                              \
-    ENTRY(384, 1)                                                                                                     \
-    name(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low, const float* vectors,       \
-         const bfloat16* d_o, const float* dfinal, const long long* bounds, bfloat16* dx, bfloat16* dstates,          \
-         float* dinitial, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER, int heads) {       \
-        walk_back<ENDS>(q, k, high, low, vectors, d_o, dfinal, bounds, dx, dstates, dinitial, maps, T, H, G, K, V,    \
-                        NT, NS, PER, heads);                                                                          \
+#define WALK(name, ENDS)                                                                                               \
+    ENTRY(384, 1)                                                                                                      \
+    name(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low, const float* vectors,        \
+         const bfloat16* d_o, const float* dfinal, const long long* bounds, bfloat16* dx, bfloat16* dstates,           \
+         float* dinitial, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER, int heads) {        \
+        walk_back<ENDS>(q, k, high, low, vectors, d_o, dfinal, bounds, dx, dstates, dinitial, maps, T, H, G, K, V, NT, \
+                        NS, PER, heads);                                                                               \
     }
 WALK(cuda_delta_walk_back, false)
 WALK(cuda_delta_walk_back_ends, true)

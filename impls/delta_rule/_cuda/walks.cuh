@@ -1,7 +1,7 @@
-// What both walks share. A block walks through the chunks of a head, or of a segment of it, with a strip of 64 values of
-// its state. It has groups of four warps. One copies chunks to shared memory, three deep, and results from there. One is
-// the chain: it has the state, V x K, in its registers, and does what the next chunk waits for, and nothing else. One
-// finds what the chain takes or leaves, scores first.
+// What both walks share. A block walks through the chunks of a head, or of a segment of it, with a strip of 64 values
+// of its state. It has groups of four warps. One copies chunks to shared memory, three deep, and results from there.
+// One is the chain: it has the state, V x K, in its registers, and does what the next chunk waits for, and nothing
+// else. One finds what the chain takes or leaves, scores first.
 //
 // Segments: first each is walked through from 0 and, without values, from I, which gives the map S -> M S + U that it
 // is; carry.cu finds the state in which each begins; then all are walked through for their results.
@@ -15,7 +15,7 @@ constexpr int OF_VECTORS = STAGES * STAGE, VECTORS_STAGE = 4 * VECTORS;
 constexpr int OF_HELD = OF_VECTORS + 4096, HELD_BYTES = 2 * HALF;  // the state as bfloat16
 constexpr int PRODUCER = 88, CHAIN = 232, BESIDE = 184;            // registers of a thread of each group
 static_assert(PRODUCER + CHAIN + BESIDE <= THIRDS);
-enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };            // barriers: of each stage, and of each walk's own
+enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };  // barriers: of each stage, and of each walk's own
 
 // Of the use of one of `count` buffers that take turns: the parity with which to wait until it has been filled. Its
 // n-th filling waits for the emptying before it, if there was one.
@@ -40,7 +40,12 @@ FUNCTION Strip strip_of(int block, const long long* bounds, int T, int H, int G,
         part.first += begin * C, part.steps -= begin * C, part.place += begin;
         part.chunks = part.chunks - begin < PER ? part.chunks - begin : PER;
     }
-    return {part, bh, segment, block % strips * STRIP, (long long)bh * NS + segment, part.first * H + head,
+    return {part,
+            bh,
+            segment,
+            block % strips * STRIP,
+            (long long)bh * NS + segment,
+            part.first * H + head,
             part.first * G + head / (H / G)};
 }
 
@@ -84,7 +89,8 @@ FUNCTION void for_state(int first, int K, int V, Use use) {
 FUNCTION void load_state(float* state, const float* from, long long which, int first, int K, int V) {
     UNROLL
     for (int i = 0; i < 64; ++i) state[i] = 0.0f;
-    if (from) for_state(first, K, V, [&](int i, int key, int value) { state[i] = from[(which * K + key) * V + value]; });
+    if (from)
+        for_state(first, K, V, [&](int i, int key, int value) { state[i] = from[(which * K + key) * V + value]; });
 }
 FUNCTION void store_state(float* to, const float* state, long long which, int first, int K, int V) {
     for_state(first, K, V, [&](int i, int key, int value) { to[(which * K + key) * V + value] = state[i]; });
@@ -124,8 +130,8 @@ FUNCTION void store_steps(bfloat16* to, unsigned tile, int left, long long strid
         if (step < left && piece * 8 < values) store_16(to + step * stride + piece * 8, tile + swizzled(step, piece));
     }
 }
-// scores * decay of a chunk as bfloat16, of a thread's two rows: the left side of products. Left of the block of 16 on the
-// diagonal, decay is a product by way of the block's first step: two exponentials for four numbers.
+// scores * decay of a chunk as bfloat16, of a thread's two rows: the left side of products. Left of the block of 16 on
+// the diagonal, decay is a product by way of the block's first step: two exponentials for four numbers.
 FUNCTION void decayed(unsigned* r, const float* scores, unsigned sums, int warp) {
     int lane = thread() % 32, row = 16 * warp + lane / 4;
     const Two to[2] = {load_two(sums + 8 * row), load_two(sums + 8 * row + 64)}, by = load_two(sums + 128 * warp);
