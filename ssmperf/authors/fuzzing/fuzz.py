@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
-from ssmperf.authors.fuzzing.configurations.space import BUDGETS, SUITE, Space
+from ssmperf.authors.fuzzing.configurations.space import SUITE, Space, budget_of
 from ssmperf.authors.fuzzing.faults import FuzzFault
 from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, crashed
 from ssmperf.authors.fuzzing.in_workers import working
@@ -116,7 +116,7 @@ def fuzz_function(
     entry = entry_of(of, function, registry.recurrence(registry.recurrence_of(of)))
     seed = _seed(seed, None)
     type_ = selection.device.type
-    space = Space(of, entry, type_, BUDGETS[type_])
+    space = Space(of, entry, type_, budget_of(entry, type_))
     bench = FuzzBench(device, "", Settings(), NO_CEILINGS, nonce=_nonce(seed), entry=entry)
     examiner = ThisProcess(bench, selection, FOLDER)
     session = FuzzSession(examiner, [space], seed, goal_of(minutes, examples))

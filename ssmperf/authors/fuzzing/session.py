@@ -27,7 +27,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.diagnosis.experiments import can_be_explained, explained_by_experiments, verdict_of
 
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
-FIXED_AT_ONCE = 3  # cases that are not drawn, some of which take long
+FIXED_AT_ONCE = 3  # cases that are not drawn, some of which take long; in Triton's interpreter one
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
 MOST_HANGS = 4  # of a backend, before no more of it is judged
@@ -137,10 +137,11 @@ class FuzzSession:
         self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
         self._first(failed)
         beside = iter([case for case in fixed if not self.examiner.done(case)])
+        fixed_at_once = 1 if any(space.interpreted for space in self.spaces) else FIXED_AT_ONCE
         rounds = self._rounds()
         drawn = next(rounds, None)
         while drawn is not None and not self._reached(ends_s) and not all(map(self._hangs, self.spaces)):
-            drawn = self._round(drawn, rounds, list(itertools.islice(beside, FIXED_AT_ONCE)), ends_s)
+            drawn = self._round(drawn, rounds, list(itertools.islice(beside, fixed_at_once)), ends_s)
         for fault in self.faults.values():
             if not fault.of:
                 self._repeated(fault)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssmperf.authors.fuzzing.configurations.space import BUDGETS, Space
+from ssmperf.authors.fuzzing.configurations.space import Space, budget_of
 from ssmperf.engine import registry
 from ssmperf.engine.plan.selection import Device
 from ssmperf.errors import UsageError
@@ -29,7 +29,8 @@ def spaces_of(
             if problem:
                 left_out[f"{owner}/{name}"] = problem
                 continue
-            space = Space(owner, registry.backend(owner, name), device.type, BUDGETS[device.type])
+            backend = registry.backend(owner, name)
+            space = Space(owner, backend, device.type, budget_of(backend, device.type))
             if space.gate_kinds and space.dtypes and space.passes:
                 found.append(space)
             else:

@@ -49,6 +49,18 @@ BUDGETS = {
     "cpu": Budget(size=144, steps=300, usual_steps=40, elements=1 << 16, batch=6, of_class=4),
     "cuda": Budget(size=272, steps=100_000, usual_steps=4_096, elements=1 << 26, batch=40, of_class=10),
 }
+# programs take their turn, a tenth of a second each, and a head may have thirty of them in a call
+INTERPRETED = Budget(size=144, steps=150, usual_steps=20, elements=1 << 10, batch=2, of_class=3)
+
+
+def budget_of(backend: Backend, device: str) -> Budget:
+    """Choose the most work of a backend's examples on a type of device."""
+    return INTERPRETED if is_interpreted(backend, device) else BUDGETS[device]
+
+
+def is_interpreted(backend: Backend, device: str) -> bool:
+    """Tell whether kernels of a backend run on this type of device in Triton's interpreter alone."""
+    return device == "cpu" and device not in backend.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +136,14 @@ class Space:
         return any(kind.endswith("_complex") for kind in self.recurrence.gate_kinds)
 
     @property
+    def interpreted(self) -> bool:
+        return is_interpreted(self.backend, self.device)
+
+    @property
     def workload_sizes(self) -> tuple[Mapping[str, int], ...]:
         """The sizes of the layers in use that lower to the recurrence, without heads."""
-        return layer_sizes(self.recurrence.name, self.compiled_letters, self.budget.size)
+        found = layer_sizes(self.recurrence.name, self.compiled_letters, self.budget.size)
+        return tuple(sizes for sizes in found if math.prod(sizes.values()) <= self.budget.elements)
 
 
 @functools.cache

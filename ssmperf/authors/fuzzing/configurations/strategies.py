@@ -38,6 +38,7 @@ VIEWS = st.one_of(st.sampled_from(OPERAND_VIEWS[:4]), st.sampled_from(OPERAND_VI
 GRADIENT_VIEWS = (*OPERAND_VIEWS, "missing")
 OF_CUDA = (STREAM, GRAPH)  # words of how a call is made that mean nothing on a CPU
 SHARED = (1, 2, 3, 4, 8)  # heads per key head
+FEW_SHARED = SHARED[:2]  # in Triton's interpreter
 HALF = ("bfloat16", "float16")
 SEEDS = 8  # values differ by class anyway, and a small number is shrunk in few steps
 
@@ -57,7 +58,9 @@ def sizes(most: int) -> st.SearchStrategy[int]:
 def classes(draw: Any, space: Space) -> FuzzClass:
     """Draw a class of a space."""
     gate_kind = draw(st.sampled_from(space.gate_kinds))
-    pass_ = draw(often(*_mostly("forward_backward", space.passes), weight=2))
+    # in the interpreter, a pass with gradients takes ten times as long as another
+    weight = 0 if space.interpreted else 2
+    pass_ = draw(often(*_mostly("forward_backward", space.passes), weight=weight))
     dtype = draw(st.sampled_from(space.dtypes))
     gate_dtype = "float64" if dtype == "float64" else draw(often(*_gate_dtypes(dtype)))
     layouts = [each for each in LAYOUTS if each in space.backend.layouts]
@@ -71,7 +74,7 @@ def classes(draw: Any, space: Space) -> FuzzClass:
         dtype,
         gate_dtype,
         layout,
-        draw(often(*SHARED, weight=1)) if shares else 1,
+        draw(often(*(FEW_SHARED if space.interpreted else SHARED), weight=1)) if shares else 1,
         tuple(draw(class_words(space, gate_kind, pass_, dtype, layout))),
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
 from ssmperf.authors.fuzzing.configurations.draws import Draws
 from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
-from ssmperf.authors.fuzzing.configurations.space import BUDGETS, FuzzExample, Space, case_of
+from ssmperf.authors.fuzzing.configurations.space import FuzzExample, Space, budget_of, case_of
 from ssmperf.engine.cases.calls.call import parse
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.request import select
@@ -20,7 +21,8 @@ RECURRENCES = tuple(registry.recurrences())
 
 
 def space_of(owner: str, backend: str = "sequential", device: str = "cpu") -> Space:
-    return Space(owner, registry.backend(owner, backend), device, BUDGETS[device])
+    entry = registry.backend(owner, backend)
+    return Space(owner, entry, device, budget_of(entry, device))
 
 
 def drawn(space: Space, classes: int = 24, seed: int = 0) -> list[Case]:
@@ -89,6 +91,21 @@ def test_fixed_cases_have_the_edges(recurrence: str, device: str) -> None:
     assert {case.shape["T"] for case in cases} >= {1, 2}
     assert any(case.shape["B"] > 65_535 for case in cases)
     assert any(":far" in case.call for case in cases)
+
+
+def test_kernels_in_the_interpreter_have_few_programs_and_as_many_kinds_of_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program takes a tenth of a second there, and a case has thirty of each of its heads."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    space = space_of("linear_attention", "triton")
+    cases = drawn(space, classes=100)
+    assert max(case.shape["B"] * case.shape["H"] for case in [*cases, *fixed_cases([space])]) <= 8
+    assert max(math.prod(case.shape[letter] for letter in "BTHKV") for case in cases) <= 1 << 11
+    assert {case.pass_ for case in cases} == {"forward", "forward_backward", "decode"}
+    assert {case.dtype for case in cases} >= {"float32", "float16"}
+    assert any("G" in case.shape for case in cases) and any(case.shape["K"] > 64 for case in cases)
 
 
 def test_the_command_of_a_case_repeats_it() -> None:
