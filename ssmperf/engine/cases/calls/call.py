@@ -54,8 +54,8 @@ VIEWS = (
 )
 FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
 STATE = "initial_state"
-COMPLEX = "complex64"  # of a state; no dtype of a case
-OPERAND_DTYPES = (*DTYPES, COMPLEX)
+COMPLEX = ("complex64", "complex128")  # of a state; no dtypes of a case
+OPERAND_DTYPES = (*DTYPES, *COMPLEX)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 _VALUE = re.compile(r"[\w.+-]{1,64}")
 

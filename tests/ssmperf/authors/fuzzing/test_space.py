@@ -108,6 +108,12 @@ def test_kernels_in_the_interpreter_have_few_programs_and_as_many_kinds_of_calls
     assert any("G" in case.shape for case in cases) and any(case.shape["K"] > 64 for case in cases)
 
 
+def test_a_state_of_a_call_with_phases_is_drawn_in_both_precisions() -> None:
+    cases = drawn(space_of("linear_attention"), classes=150)
+    states = {parse(case.call).dtypes.get("initial_state") for case in cases}
+    assert states >= {"complex64", "complex128"}
+
+
 def test_the_command_of_a_case_repeats_it() -> None:
     """`run --suite fuzz` makes the case that the words select."""
     for case in drawn(space_of("linear_attention"), classes=10):

@@ -169,6 +169,7 @@ def test_failed_form_is_a_field_and_an_option_that_repeats_it(run: ssmperf.Run) 
         ("scan", {"call": "b:expanded ds:transposed dy:missing"}),
         ("linear_attention", {"H": 4, "call": "q:one_head k:one_head v:negated"}),
         ("linear_attention", {"call": "initial_state:complex64", "gates": "key"}),
+        ("linear_attention", {"call": "initial_state:complex128", "gates": "key_complex"}),
     ],
 )
 def test_verify_takes_packing_key_heads_and_words(of: str, options: dict[str, Any]) -> None:
