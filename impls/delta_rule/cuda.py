@@ -67,5 +67,5 @@ def cuda(
         contiguous(beta.to(torch.float32).expand(B, T, H)),
         gates,
         None if initial_state is None else contiguous(initial_state.to(torch.float32)),
-        cu_seqlens,
+        None if cu_seqlens is None else contiguous(cu_seqlens.to(torch.int64)),
     )

@@ -5,6 +5,7 @@ An experiment is a case, so that it runs where the wrong one ran: in this proces
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -100,10 +101,11 @@ def conclusion(verdict: Verdict, found: Found, again: Verdict | None = None) -> 
 
 
 def verdict_of(record: Record) -> Verdict:
-    """Read the verdict that a record was made of."""
+    """Read the verdict that a record was made of. JSON has null for NaN."""
     numbers = record.numbers
     errors, limits, of_rows, limits_of_rows = (
-        dict(numbers.get(name) or {}) for name in ("errors", "tolerances", "row_errors", "row_tolerances")
+        {each: math.nan if value is None else value for each, value in (numbers.get(name) or {}).items()}
+        for name in ("errors", "tolerances", "row_errors", "row_tolerances")
     )
     diagnosis = tuple(numbers.get("diagnosis") or ())
     return Verdict(record.status, record.reason, errors, limits, of_rows, limits_of_rows, diagnosis=diagnosis)

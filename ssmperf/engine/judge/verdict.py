@@ -51,9 +51,9 @@ class Verdict:
 
     @property
     def excess(self) -> float:
-        """The largest error of elements or rows in units of its tolerance; 0 if there is none."""
+        """The largest error of elements or rows in units of its tolerance; 0 if there is none, ∞ for NaN."""
         ratios = (
-            error / limits[name]
+            math.inf if math.isnan(error) else error / limits[name]
             for errors, limits in (
                 (self.errors, self.tolerances),
                 (self.row_errors, self.row_tolerances),
