@@ -41,7 +41,9 @@ LAUNCHES = 10.0  # of the kernels that segments need beside
 
 
 def launch(kernel: Kernel, grid: int, arguments: list[int], device: int, stream: int) -> None:
-    """Launch on a stream of a device; every argument has 64 bits."""
+    """Launch on a stream of a device, if there is a block; every argument has 64 bits."""
+    if not grid:
+        return
     handle = int(loaded(kernel, device).handle)
     enqueue(handle, grid, kernel.threads, kernel.shared_bytes, stream, arguments, device)
 
@@ -74,7 +76,7 @@ def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:
         ends = ENDED * each * -(-(blocks + maps) * (segments - 1) // processors)
         return walk + ends + MOVE * (segments - 1) + LAUNCHES
 
-    most = min(chunks, max(1, 2 * processors // blocks))
+    most = min(chunks, max(1, 2 * processors // max(1, blocks)))
     best = min(range(1, most + 1), key=cost)
     return -(-chunks // -(-chunks // best))  # with none that is empty
 

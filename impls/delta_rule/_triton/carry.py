@@ -24,7 +24,7 @@ def segments_of(chunks: int, programs: int, processors: int) -> int:
         walk = triton.cdiv(programs * segments, processors) * triton.cdiv(chunks, segments)
         return walk if segments == 1 else WALKS * walk + MOVE * (segments - 1) + LAUNCHES
 
-    most = min(chunks, max(1, 2 * processors // programs))
+    most = min(chunks, max(1, 2 * processors // max(1, programs)))
     best = min(range(1, most + 1), key=cost)
     return triton.cdiv(chunks, triton.cdiv(chunks, best))  # with none that is empty
 

@@ -90,6 +90,15 @@ def test_segments_agree_with_the_definition(changed: Operands, monkeypatch: pyte
     plan.forget()
 
 
+@pytest.mark.usefixtures("host")
+def test_takes_a_batch_without_elements() -> None:
+    given = {name: x[:0].requires_grad_() for name, x in operands(70, H=1, G=1, K=16, V=16).items()}
+    o, final = ENTRY.function(**given)
+    assert (o.shape, final.shape) == ((0, 70, 1, 16), (0, 1, 16, 16))
+    gradients = torch.autograd.grad(o.sum() + final.sum(), list(given.values()))
+    assert [x.shape for x in gradients] == [x.shape for x in given.values()]
+
+
 @pytest.mark.skipif(GPU, reason="kernels of a device do not say that they ran")
 def test_kernels_of_both_passes(host: HopperHost) -> None:
     given = operands(3, H=1, G=1, K=16, V=16)
