@@ -262,9 +262,9 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
                      const bfloat16* states, const bfloat16* dstates, bfloat16* dq, bfloat16* dk, bfloat16* dv,
                      float* dbeta, float* dlog_a, int T, int H, int G, int K, int V, int NT, int sequences, int count) {
     if (thread() == 0) {
-        open_barriers(0, BARRIERS, 128);
-        open_barriers(SETS, 2 * SETS, 256);
-        open_barriers(SETS + OWN_VALUES, SETS + OWN_VALUES + 1, 128);
+        const int own = SETS + OWN_VALUES;  // one group alone reads them
+        open_barriers(0, SETS, 128), open_barriers(SETS, own, 256), open_barriers(own, own + 1, 128);
+        open_barriers(own + 1, HALVED, 256), open_barriers(HALVED, BARRIERS, 128);
     }
     barrier();
     if (thread() < 128) {

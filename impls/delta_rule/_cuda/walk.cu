@@ -165,9 +165,10 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
     if (map) strip.first -= of_values * STRIP;
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first;
     if (thread() == 0) {
-        open_barriers(0, BARRIERS, 128);
-        open_barriers(EMPTY, EMPTY + STAGES, MODE == OUTPUT ? 256 : 128);
-        if (MODE == KEEP) open_barriers(HELD_FREE, HELD_FREE + 2, 1), open_barriers(SEEN_FREE, SEEN_FREE + 2, 1);
+        const int freed = MODE == KEEP ? 1 : 128;
+        open_barriers(FULL, EMPTY, 128), open_barriers(EMPTY, HELD, MODE == OUTPUT ? 256 : 128);
+        open_barriers(HELD, HELD_FREE, 128), open_barriers(HELD_FREE, SEEN, freed);
+        open_barriers(SEEN, SEEN_FREE, 128), open_barriers(SEEN_FREE, BARRIERS, freed);
     }
     barrier();
     if (thread() < 128) {

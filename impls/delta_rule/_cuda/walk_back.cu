@@ -144,9 +144,9 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
             : strip_of(block(), bounds, T, H, G, of_values, NT, NS, PER, NS - ENDS, ENDS);
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first;
     if (thread() == 0) {
-        open_barriers(0, BARRIERS, 128);
-        open_barriers(EMPTY, EMPTY + STAGES, 256);
-        open_barriers(HELD_FREE, HELD_FREE + 1, 1), open_barriers(DX_FREE, DX_FREE + 1, 1);
+        open_barriers(FULL, EMPTY, 128), open_barriers(EMPTY, HELD, 256);
+        open_barriers(HELD, HELD_FREE, 128), open_barriers(HELD_FREE, LENT, 1);
+        open_barriers(LENT, DX_FREE, 128), open_barriers(DX_FREE, BARRIERS, 1);
     }
     barrier();
     if (thread() < 128) {
