@@ -34,8 +34,19 @@ class FixedCases:
             yield case_of(replace(small, shared=2 if self.space.interpreted else 8), BATCH)
         for words in self._far():
             yield case_of(replace(small, words=(words,)), BATCH)
+        yield from self._small_in_half_precision()
         if not self.space.interpreted:  # there a grid has no largest axis, and takes hours
             yield from self._many_programs(unit)
+
+    def _small_in_half_precision(self) -> Iterator[Case]:
+        """Draw values near the edge of half precision, at an even and an odd size, for each kind of gate."""
+        dtype = next((each for each in ("float16", "bfloat16") if each in self.space.dtypes), None)
+        if dtype is None or self.space.model:
+            return
+        for gate_kind in self.space.gate_kinds:
+            for size, length in ((2, 5), (3, 1)):
+                kind = replace(self._class(size), gate_kind=gate_kind, dtype=dtype, gate_dtype="float32")
+                yield case_of(kind, FuzzExample(lengths=(length,), source="small"))
 
     def _many_programs(self, unit: FuzzClass) -> Iterator[Case]:
         """Make more programs than a grid's axis may have: of sequences, heads, channels and steps."""

@@ -91,6 +91,8 @@ def test_fixed_cases_have_the_edges(recurrence: str, device: str) -> None:
     assert {case.shape["T"] for case in cases} >= {1, 2}
     assert any(case.shape["B"] > 65_535 for case in cases)
     assert any(":far" in case.call for case in cases)
+    small = {case.dtype for case in cases if case.operand_source.startswith("small/")}
+    assert small <= {"float16", "bfloat16"} and (small or "float16" not in space_of(recurrence).dtypes)
 
 
 def test_kernels_in_the_interpreter_have_few_programs_and_as_many_kinds_of_calls(
