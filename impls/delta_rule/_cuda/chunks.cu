@@ -116,10 +116,7 @@ cuda_delta_chunks(const bfloat16* k, const float* beta, const float* log_a, cons
     barrier();
     float d[32];
     const unsigned base = first_unit() | BY_ROW;
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i) square_64(d, base + OF_K / 16 + along_row(i), base + OF_K / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(d, base + OF_K / 16, base + OF_K / 16);
     const int i0 = 16 * warp + group;
     const float rates[2] = {load_one(OF_RATES + 4 * i0), load_one(OF_RATES + 4 * i0 + 32)};
     wait_products<0>();

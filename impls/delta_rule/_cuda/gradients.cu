@@ -11,25 +11,13 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
     const long long stride = (long long)H * V, own = (chunk.step * H + chunk.bh % H) * V;
     float o[32], scores[32], e[64];
     wait_for_copied(VALUES, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        square_64(o, by_row + OF_DO / 16 + along_row(i), by_row + OF_Y / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(o, by_row + OF_DO / 16, by_row + OF_Y / 16);
     wait_for_copied(KEYS, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        square_64(scores, by_row + OF_Q / 16 + along_row(i), by_row + OF_K / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(scores, by_row + OF_Q / 16, by_row + OF_K / 16);
     const Two to[2] = {load_two(V_SUMS + 8 * me.row), load_two(V_SUMS + 8 * me.row + 64)};
     const float start[2] = {load_one(V_START + 4 * me.row), load_one(V_START + 4 * me.row + 32)};
     wait_for_copied(STATES, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        product_states(e, by_row + OF_DO / 16 + along_row(i), (base | OF_STATES) + OF_S / 16 + down_rows(i), i > 0);
-    products_close();
+    start_states(e, by_row + OF_DO / 16, (base | OF_STATES) + OF_S / 16);
     wait_products<1>();
     claim(o, 32), claim(scores, 32);
     if (turn) wait_at(FREE, parity ^ 1);
@@ -64,10 +52,7 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
     for (int n = 0; n < 64; ++n) e[n] *= start[n / 2 % 2];
     dot_rows(of_query, e, OF_Q, me.row, me.pair);
     claim(e, 64);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 4; ++i) product_128(e, halved + 4 * i, by_column + OF_K / 16 + down_rows(i));
-    products_close();
+    start_adding(e, halved, by_column + OF_K / 16);
     // dv, and dx . v of each step: 16 threads have a row
     wait_for_copied(OWN_VALUES, parity);
     UNROLL
@@ -120,27 +105,15 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
     const unsigned base = first_unit(), by_row = base | BY_ROW, by_column = base | BY_COLUMN;
     float x[32], alike[32], r[64], e[64];
     wait_for_copied(VALUES, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        square_64(x, by_row + OF_DX / 16 + along_row(i), by_row + OF_Y / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(x, by_row + OF_DX / 16, by_row + OF_Y / 16);
     wait_for_copied(KEYS, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        square_64(alike, by_row + OF_K / 16 + along_row(i), by_row + OF_K / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(alike, by_row + OF_K / 16, by_row + OF_K / 16);
     const Two to[2] = {load_two(V_SUMS + 8 * me.row), load_two(V_SUMS + 8 * me.row + 64)};
     const float rate[2] = {load_one(V_RATE + 4 * me.row), load_one(V_RATE + 4 * me.row + 32)};
     const float start[2] = {load_one(V_START + 4 * me.row), load_one(V_START + 4 * me.row + 32)},
                 end[2] = {load_one(V_END + 4 * me.row), load_one(V_END + 4 * me.row + 32)};
     wait_for_copied(STATES, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        product_states(r, by_row + OF_DX / 16 + along_row(i), (base | OF_STATES) + OF_S / 16 + down_rows(i), i > 0);
-    products_close();
+    start_states(r, by_row + OF_DX / 16, (base | OF_STATES) + OF_S / 16);
     wait_products<1>();
     claim(x, 32), claim(alike, 32);
     unsigned known[16];
@@ -169,11 +142,7 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
     put_square(OF_KNOWN, known, me.warp, me.lane);
     publish();  // to products, and to the other warps
     wait_for_copied(DSTATES, parity);
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        product_states(e, by_row + OF_Y / 16 + along_row(i), (base | OF_STATES) + OF_DS / 16 + down_rows(i), i > 0);
-    products_close();
+    start_states(e, by_row + OF_Y / 16, (base | OF_STATES) + OF_DS / 16);
     float along[2], of_last[2];
     wait_products<1>();
     claim(r, 64);

@@ -19,6 +19,13 @@ constexpr unsigned OF_STATES = STATE / 2 / 16 << 16;  // as BY_COLUMN, of tiles 
 // may go. Then those of what the group of dq finds for the other.
 enum { VALUES = 0, KEYS, OWN_VALUES, STATES, DSTATES, SETS, HALVED = 2 * SETS, FOUND, FREE, BARRIERS };
 
+// 64 x 128, of values BY_ROW times the tiles of a state.
+FUNCTION void start_states(float* d, unsigned left, unsigned right) {
+    products_begin();
+    UNROLL
+    for (int i = 0; i < 8; ++i) product_states(d, left + along_row(i), right + down_rows(i), i > 0);
+    products_close();
+}
 FUNCTION float row_sum(float x) { return x += shuffle_xor(x, 1), x + shuffle_xor(x, 2); }
 // Sums over the columns of d * x, with x 64 x 128 in shared memory, of a thread's two rows.
 FUNCTION void dot_rows(float* sums, const float* d, unsigned x, int row, int pair) {

@@ -22,6 +22,20 @@ constexpr unsigned BY_ROW = 1 << 16, BY_COLUMN = HALF / 16 << 16;
 FUNCTION unsigned along_row(int i) { return (i / 4 * HALF + i % 4 * 32) / 16; }
 FUNCTION unsigned down_rows(int i) { return i * 16 * 128 / 16; }
 
+// Products whose sums over keys or values, 128 of them, or over 64 steps begin and are closed here; they run on.
+FUNCTION void start_square(float* d, unsigned left, unsigned right) {  // 64 x 64, both BY_ROW from shared memory
+    products_begin();
+    UNROLL
+    for (int i = 0; i < 8; ++i) square_64(d, left + along_row(i), right + along_row(i), i > 0);
+    products_close();
+}
+FUNCTION void start_adding(float* d, const unsigned* left, unsigned right) {  // 64 x 128, the right side BY_COLUMN
+    products_begin();
+    UNROLL
+    for (int i = 0; i < 4; ++i) product_128(d, left + 4 * i, right + down_rows(i));
+    products_close();
+}
+
 // Where 16 bytes of a row of 128 bytes lie, so that neither rows nor columns of eight share banks.
 FUNCTION unsigned swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 

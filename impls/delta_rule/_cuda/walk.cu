@@ -1,8 +1,7 @@
 // The walk forwards: for the output, for what the backward pass needs of it, or for the ends of segments.
 #include "walks.cuh"
 
-constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
-constexpr int OF_SEEN = OF_HELD + 2 * HELD_BYTES;                           // y, steps x values
+constexpr int OF_SEEN = OF_HELD + 2 * HELD_BYTES;  // y, steps x values
 enum Mode { OUTPUT, KEEP, ENDS };
 enum { HELD = OTHERS, HELD_FREE = HELD + 2, SEEN = HELD_FREE + 2, SEEN_FREE = SEEN + 2, BARRIERS = SEEN_FREE + 2 };
 
@@ -18,10 +17,7 @@ FUNCTION void chain(const Strip& strip, float* state, float* to, long long which
         const int stage = chunk % STAGES, turn = chunk % 2;
         const unsigned from = stage * STAGE, at = first_unit() + from / 16, of = OF_VECTORS + stage * VECTORS_STAGE;
         wait_for_copied(FULL + stage, parity_of(chunk, STAGES));
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 8; ++i) product_64(r, held + 4 * i, (at | BY_ROW) + OF_K / 16 + along_row(i), i > 0);
-        products_close();
+        start_with_keys(r, held, at);
         if (MODE != ENDS) {
             wait_until_free(HELD_FREE + turn, chunk, 2);
             put_held(OF_HELD + turn * HELD_BYTES, held, warp);
@@ -67,10 +63,7 @@ FUNCTION void chain(const Strip& strip, float* state, float* to, long long which
             }
         }
         claim(state, 64);
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 4; ++i) product_128(state, x + 4 * i, (at | BY_COLUMN) + OF_K / 16 + down_rows(i));
-        products_close();
+        start_adding(state, x, (at | BY_COLUMN) + OF_K / 16);
         if (MODE != ENDS) {
             wait_until_free(SEEN_FREE + turn, chunk, 2);
             put_values(OF_SEEN + turn * HALF, seen, warp);
@@ -94,19 +87,9 @@ FUNCTION void outputs(const Strip& strip) {
         float scores[32], out[32];
         unsigned left[16];
         wait_for_copied(FULL + stage, parity_of(chunk, STAGES));
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 8; ++i)
-            square_64(scores, (at | BY_ROW) + OF_Q / 16 + along_row(i), (at | BY_ROW) + OF_K / 16 + along_row(i),
-                      i > 0);
-        products_close();
+        start_square(scores, (at | BY_ROW) + OF_Q / 16, (at | BY_ROW) + OF_K / 16);
         wait_for_copied(HELD + turn, parity_of(chunk, 2));
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 8; ++i)
-            square_64(out, (at | BY_ROW) + OF_Q / 16 + along_row(i),
-                      (first_unit() + (OF_HELD + turn * HELD_BYTES) / 16 | BY_ROW) + along_row(i), i > 0);
-        products_close();
+        start_square(out, (at | BY_ROW) + OF_Q / 16, (first_unit() + (OF_HELD + turn * HELD_BYTES) / 16 | BY_ROW));
         wait_products<1>();
         claim(scores, 32);
         decayed(left, scores, of + V_SUMS, warp);

@@ -2,7 +2,6 @@
 // map of the last segment is found here, from I and turned, since the walk forwards has no use for it.
 #include "walks.cuh"
 
-constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
 constexpr int OF_DX = OF_HELD + HELD_BYTES, OF_SCORES = OF_DX + HALF, OF_LENT = OF_SCORES + HALF;
 enum { HELD = OTHERS, HELD_FREE, LENT, LENT_FREE, DX, DX_FREE, BARRIERS };
 
@@ -18,10 +17,7 @@ FUNCTION void chain(const Strip& strip, float* state) {
         const int stage = walked % STAGES;
         const unsigned from = stage * STAGE, at = first_unit() + from / 16, of = OF_VECTORS + stage * VECTORS_STAGE;
         wait_for_copied(FULL + stage, parity_of(walked, STAGES));
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 8; ++i) product_64(r, held + 4 * i, (at | BY_ROW) + OF_K / 16 + along_row(i), i > 0);
-        products_close();
+        start_with_keys(r, held, at);
         unsigned turned[16];  // do
         load_values(turned, from + OF_X, warp);
         const float whole = load_one(of + V_START + 63 * 4);
@@ -37,10 +33,7 @@ FUNCTION void chain(const Strip& strip, float* state) {
             }
         }
         claim(state, 64);
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 4; ++i) product_128(state, seen + 4 * i, (at | BY_COLUMN) + OF_Q / 16 + down_rows(i));
-        products_close();
+        start_adding(state, seen, (at | BY_COLUMN) + OF_Q / 16);
         if (!ENDS) {
             wait_until_free(HELD_FREE, walked, 1);
             put_held(OF_HELD, held, warp);
@@ -82,10 +75,7 @@ FUNCTION void chain(const Strip& strip, float* state) {
             }
         }
         claim(state, 64);
-        products_begin();
-        UNROLL
-        for (int i = 0; i < 4; ++i) product_128(state, x + 4 * i, (at | BY_COLUMN) + OF_K / 16 + down_rows(i));
-        products_close();
+        start_adding(state, x, (at | BY_COLUMN) + OF_K / 16);
         if (!ENDS) {
             wait_until_free(DX_FREE, walked, 1);
             put_values(OF_DX, seen, warp);
@@ -105,11 +95,7 @@ FUNCTION void lend(int walked) {
     float r[32];
     unsigned rounded[16];
     wait_for_copied(FULL + stage, parity_of(walked, STAGES));
-    products_begin();
-    UNROLL
-    for (int i = 0; i < 8; ++i)
-        square_64(r, (at | BY_ROW) + OF_Q / 16 + along_row(i), (at | BY_ROW) + OF_K / 16 + along_row(i), i > 0);
-    products_close();
+    start_square(r, (at | BY_ROW) + OF_Q / 16, (at | BY_ROW) + OF_K / 16);
     wait_products<0>();
     claim(r, 32);
     decayed(rounded, r, OF_VECTORS + stage * VECTORS_STAGE + V_SUMS, warp);

@@ -12,8 +12,9 @@
 constexpr int STRIP = 64, STAGES = 3;  // values of a block, chunks in shared memory
 constexpr int OF_K = 0, OF_Q = 2 * HALF, OF_X = 4 * HALF, OF_HIGH = 5 * HALF, OF_LOW = 6 * HALF, STAGE = 7 * HALF;
 constexpr int OF_VECTORS = STAGES * STAGE, VECTORS_STAGE = 4 * VECTORS;
-constexpr int OF_HELD = OF_VECTORS + 4096, HELD_BYTES = 2 * HALF;  // the state as bfloat16
-constexpr int PRODUCER = 88, CHAIN = 232, BESIDE = 184;            // registers of a thread of each group
+constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
+constexpr int OF_HELD = OF_VECTORS + 4096, HELD_BYTES = 2 * HALF;           // the state as bfloat16
+constexpr int PRODUCER = 88, CHAIN = 232, BESIDE = 184;                     // registers of a thread of each group
 static_assert(PRODUCER + CHAIN + BESIDE <= THIRDS);
 enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };  // barriers: of each stage, and of each walk's own
 
@@ -99,6 +100,12 @@ FUNCTION void store_state(float* to, const float* state, long long which, int fi
 FUNCTION void hold(unsigned* held, const float* state) {
     UNROLL
     for (int i = 0; i < 32; ++i) held[i] = rounded_pair(state[2 * i], state[2 * i + 1]);
+}
+FUNCTION void start_with_keys(float* r, const unsigned* held, unsigned at) {  // times the keys of the stage there
+    products_begin();
+    UNROLL
+    for (int i = 0; i < 8; ++i) product_64(r, held + 4 * i, (at | BY_ROW) + OF_K / 16 + along_row(i), i > 0);
+    products_close();
 }
 FUNCTION void put_held(unsigned tile, const unsigned* held, int warp) {
     int lane = thread() % 32, row = 16 * warp + (lane & 7) + (lane & 8);
