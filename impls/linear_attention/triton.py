@@ -20,7 +20,8 @@ from ..scan.common import differentiates, shared_heads
 from ._signature import Arguments, whole_signature
 from ._triton.bonus import Fork, Join, forked, joined
 from ._triton.decode import decode
-from ._triton.function import LinearAttention, attended, expanded
+from ._triton.function import LinearAttention, attended, expanded, narrowed
+from ._triton.padded import whole_width, widened
 from ._triton.step import Early, Late, taken_early, taken_late
 from ._triton.value_gates import ValuedAttention, attended_valued
 
@@ -116,8 +117,11 @@ def _real(
         o, last, angles = run(q, k, v, log_a, phase, state, bounds, pairs)
     else:
         valued = ValuedAttention.apply if traced else attended_valued
-        log_b = _contiguous(log_b, log_b.dtype)
+        V, width = v.shape[-1], whole_width(v)
+        v, log_b = widened(v, width), widened(_contiguous(log_b, log_b.dtype), width)
+        state = None if state is None else widened(state, width)
         o, last, angles = valued(q, k, v, log_a, log_b, phase, state, bounds, pairs)
+        o, last = narrowed(o, V), narrowed(last, V)
     return o, last, angles
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
 
 from ..._triton.plan import Plan, Slot
 
@@ -62,11 +64,16 @@ def la_pad(
         pad_columns(source, target, factor, rows[:, None], columns, inside, V, WIDTH, FADE)
 
 
-def whole_width(v: Slot) -> int:
+def whole_width(v: Slot | Tensor) -> int:
     """The width at which rows of v begin at a vector, if they do not begin at a word; else V."""
     V, size = v.shape[-1], v.dtype.itemsize
     whole = triton.cdiv(V * size, VECTOR) * VECTOR // size
     return whole if V * size % WORD else V
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """The same columns with zeros behind, x itself if that is its width: for operands that autograd pads."""
+    return x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))
 
 
 def tiles_of(width: int) -> tuple[int, int]:

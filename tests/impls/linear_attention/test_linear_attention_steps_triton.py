@@ -36,11 +36,40 @@ def strips(monkeypatch: pytest.MonkeyPatch) -> None:
         ("both", {"T": C, "regime": "small"}),
         ("both_complex", {"T": C + 1, "K": 12, "V": 20}),
         ("both_complex", {"T": C, "dtype": "float16", "regime": "retnet"}),
+        ("both", {"T": C + 1, "dtype": "float16", "K": 9, "V": 5}),
     ],
 )
 @pytest.mark.usefixtures("strips")
 def test_outputs_and_all_gradients_match_the_definition(kind: str, options: dict[str, Any]) -> None:
     assert_matches(case(kind=kind, **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize(("V", "width"), [(5, 8), (6, 6), (16, 16)])
+def test_half_precision_values_come_in_rows_of_whole_words(
+    V: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other rows `la_grads` is compiled wrongly for Hopper: it read outside of memory (found by fuzz)."""
+    from ssmperf.impls._triton import plan
+    from ssmperf.impls.linear_attention._triton.valued import Valued
+
+    seen, of = [], Valued.of
+    monkeypatch.setattr(Valued, "of", lambda plan, q, v, *rest, **more: seen.append(v.shape[-1]) or of(
+        plan, q, v, *rest, **more))  # fmt: skip
+    plan.forget()
+    operands = case(T=3, kind="value", dtype="float16", K=2, V=V)
+    o, state = attention(**operands)
+    (o.sum() + state.sum()).backward()
+    assert o.shape[-1] == state.shape[-1] == V
+    assert set(seen) == {width}
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["value", "both"])
+@pytest.mark.parametrize(("K", "V"), [(9, 129), (16, 129), (64, 65), (9, 17)])
+def test_odd_numbers_of_values_match_the_definition(K: int, V: int, kind: str) -> None:
+    assert_matches(case(T=24, kind=kind, dtype="bfloat16", H=2, K=K, V=V), "bfloat16")
 
 
 @pytest.mark.slow
