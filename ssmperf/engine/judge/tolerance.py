@@ -37,7 +37,10 @@ ROW_BANDS = {
 OPERANDS = 1000  # more than a call has; each has random numbers of its own
 GATE_UNITS = 4  # units in the last place of which `gate_noise` consists
 SHORTEST_ROW = 16  # elements; the rounding errors of fewer do not average out
-SMALLEST_ROW = 2.0**-10  # of the largest row; smaller ones count as having this size
+# Of the largest row; smaller rows count as having this size. In float32 the band of a smaller one would be
+# less than the rounding of a few terms of the largest row's size.
+SMALLEST_ROW = {torch.float32: 2.0**-7}
+SMALLEST_ROW_ELSE = 2.0**-10
 # Normally distributed numbers of a shortest row have the energy of a third as many; fewer do not average out.
 FEWEST = SHORTEST_ROW / 4
 
@@ -119,7 +122,7 @@ def row_axes(shape: Sequence[int], *, timed: bool) -> tuple[int, ...] | None:
 
 
 def row_sizes(expected: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Compute the 2-norm of each row, at least `SMALLEST_ROW` of the largest (1 if all are 0).
+    """Compute the 2-norm of each row, at least `smallest_row` of the largest (1 if all are 0).
 
     Smaller rows are what others have left when they cancelled, and hold their rounding errors.
 
@@ -134,12 +137,17 @@ def row_sizes(expected: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tens
     largest = float(sizes.max())
     if not largest:
         return torch.ones_like(sizes)
-    sizes = sizes.clamp(min=SMALLEST_ROW * largest)
+    sizes = sizes.clamp(min=smallest_row(dtype) * largest)
     others = tuple(range(1, sizes.dim()))
     typical = sizes.square().mean(others, keepdim=True).sqrt() if others else sizes
     few = effective_length(wide, covered) < FEWEST
     of_elements = BANDS[dtype][0] / ROW_BANDS[dtype][0]
     return torch.where(few, of_elements * torch.maximum(sizes, typical), sizes)
+
+
+def smallest_row(dtype: torch.dtype) -> float:
+    """Give the size, as a share of the largest row's, that smaller rows count as having."""
+    return SMALLEST_ROW.get(dtype, SMALLEST_ROW_ELSE)
 
 
 def effective_length(values: Tensor, axes: tuple[int, ...]) -> Tensor:
