@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proofs import mutations, sanitize, simulate_history, simulate_verdicts, verdict_counts, verdict_rates
 from support.results.browser import CHROMIUM
 
+from ssmperf.authors.fuzzing.configurations.space import Space
 from ssmperf.engine.measure import paired
+from ssmperf.engine.plan.selection import Device, Selection
+from ssmperf.suitekit import registry
 
 ROOT = Path(__file__).parents[1]
 GPU = Path("/dev/nvidiactl").exists()
@@ -122,10 +130,16 @@ def test_mutations_copy_the_checkout_as_it_is(tmp_path: Path) -> None:
 
 SANITIZER = """#!/bin/bash
 echo "$@" >>{log}
+echo "0: unsupported no such size"
 case "$*" in
-    *racecheck*decode*) echo "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)" ;;
+    *racecheck*"--run scan/triton --from 0"*)
+        echo "========= Error: Race reported between Write access at scan_forward+0xe0 in a.py:15"
+        echo "=========     and Read access at void at::native::sum<float>(float *)+0x40 in b.cu:3"
+        echo "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)" ;;
     *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
-    *complex*) echo "Traceback"; exit 1 ;;
+    *"--run scan/cuda --from 5"*) echo "========= ERROR SUMMARY: 0 errors"; exit 1 ;;
+    *delta_rule/cuda*) echo "Traceback" ;;
+    *synccheck*) exec sleep 60 ;;
     *) echo "========= ERROR SUMMARY: 0 errors" ;;
 esac
 """
@@ -141,42 +155,65 @@ class TestSanitize:
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         return file
 
+    def rows(self, folder: Path, code: int, *arguments: str) -> list[dict[str, Any]]:
+        summary = folder / "summary.json"
+        assert sanitize.main([*arguments, "--out", str(summary)]) == code
+        found: list[dict[str, Any]] = json.loads(summary.read_text())["runs"]
+        return found
+
     def test_reads_what_the_tools_count(self) -> None:
         assert sanitize.errors("========= ERROR SUMMARY: 12 errors\n") == 12
         assert sanitize.errors("x\n========= ERROR SUMMARY: 0 errors") == 0
         assert sanitize.errors("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)") == 2
         assert sanitize.errors("killed") is None
 
-    def test_a_dry_run_prints_the_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_dry_run_prints_the_commands_for_every_fused_backend(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert sanitize.main(["--dry-run"]) == 0
         lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
-        assert len(lines) == len(sanitize.USUAL) * len(sanitize.CASES)
-        for backend in ("scan/triton", "scan/cuda", "selective_scan/triton", "ratio_scan/triton"):
-            assert {line[2] for line in lines if line[-1].startswith(backend)} == set(sanitize.USUAL)
-        assert all(line[-2] == "--run" and sys.executable in line for line in lines)
+        assert all(sys.executable in line for line in lines)
+        counts: Counter[tuple[str, str]] = Counter()
+        for line in lines:
+            counts[line[2], line[line.index("--run") + 1]] += int(line[line.index("--count") + 1])
+        assert {backend for _, backend in counts} == {
+            "delta_rule/cuda", "delta_rule/triton", "linear_attention/triton", "ratio_scan/triton",
+            "scan/cuda", "scan/triton", "selective_scan/triton",
+        }  # fmt: skip
+        assert counts == {
+            (tool, backend): 40 if tool == "memcheck" else 10
+            for tool in sanitize.USUAL
+            for backend in sanitize.fused()
+        }
 
-    def test_clean_cases(self, program: Path, tmp_path: Path) -> None:
-        summary = tmp_path / "summary.json"
-        assert sanitize.main(["--cases", "ratio_scan/triton whole", "--out", str(summary)]) == 0
-        rows = json.loads(summary.read_text())["runs"]
-        assert [(row["tool"], row["errors"], row["status"]) for row in rows] == [
-            (tool, 0, "ok") for tool in sanitize.USUAL
+    def test_clean_configurations(self, program: Path, tmp_path: Path) -> None:
+        arguments = ["--backends", "ratio_scan/*", "--tools", "memcheck,racecheck", "--configurations", "7"]
+        rows = self.rows(tmp_path, 0, *arguments, "--seed", "3")
+        assert [(row["tool"], row["configurations"]) for row in rows] == [
+            (tool, part) for tool in ("memcheck", "racecheck") for part in ("0-4", "5-6")
         ]
-        assert all(
-            re.search(r"--tool \w+ .*--run 'ratio_scan/triton whole'$", row["command"]) for row in rows
-        )
+        assert {(row["status"], row["errors"], row["refused"]) for row in rows} == {("ok", 0, 1)}
+        end = "--run ratio_scan/triton --from 5 --count 2 --seed 3"
+        assert all(row["command"].endswith(end) for row in rows if row["configurations"] == "5-6")
 
     @pytest.mark.parametrize(
-        ("case", "statuses"),
-        [("scan/triton decode", ["ok", "errors"]), ("scan/triton complex chain", ["crash", "ok"])],
+        ("tool", "backend", "statuses"),
+        [
+            ("racecheck", "scan/triton", ["errors", "ok"]),
+            ("memcheck", "scan/cuda", ["ok", "failed"]),
+            ("memcheck", "delta_rule/cuda", ["failed", "failed"]),
+            ("synccheck", "scan/cuda", ["timeout"]),
+        ],
     )
-    def test_errors_and_crashes_end_it_with_3(
-        self, program: Path, tmp_path: Path, case: str, statuses: list[str]
+    def test_errors_and_failures_end_it_with_3(
+        self, program: Path, tmp_path: Path, tool: str, backend: str, statuses: list[str]
     ) -> None:
-        summary = tmp_path / "summary.json"
-        arguments = ["--cases", case, "--tools", "memcheck,racecheck", "--out", str(summary)]
-        assert sanitize.main(arguments) == 3
-        assert [row["status"] for row in json.loads(summary.read_text())["runs"]] == statuses
+        limit_s = "2" if tool == "synccheck" else "600"
+        arguments = ["--tools", tool, "--backends", backend, "--timeout", limit_s]
+        rows = self.rows(tmp_path, 3, *arguments, "--configurations", str(5 * len(statuses)))
+        assert [row["status"] for row in rows] == statuses
+        assert all(("output" in row) == (row["status"] != "ok") for row in rows)
+        assert all(row["kernels"] == ["at::native::sum", "scan_forward"] for row in rows if row["errors"])
 
     def test_says_what_is_missing_or_unknown(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -186,12 +223,57 @@ class TestSanitize:
         assert "no compute-sanitizer on PATH" in capsys.readouterr().err
         for arguments, message in (
             (["--tools", "leakcheck"], "unknown tools: leakcheck"),
-            (["--cases", "nothing"], "no case is called 'nothing'"),
+            (["--backends", "nothing"], "no fused backend is called 'nothing'"),
+            (["--run", "scan/sequential"], "no fused backend is called 'scan/sequential'"),
         ):
             with pytest.raises(SystemExit) as ended:
                 sanitize.main(arguments)
             assert ended.value.code == 2
             assert message in capsys.readouterr().err
+
+    @pytest.mark.parametrize("backend", sanitize.fused())
+    def test_draws_equal_configurations_without_those_that_the_tools_cannot_run(self, backend: str) -> None:
+        owner, _, name = backend.partition("/")
+        entry = registry.backend(owner, name)
+        selection = Selection(Device("cuda", capability=(9, 0)), models=(owner,))
+        space = Space(owner, entry, "cuda", sanitize.BUDGET)
+        cases, again = (list(islice(sanitize.drawn(space, selection, 1), 20)) for _ in range(2))
+        assert cases == again and len({case.id for case in cases}) == 20
+        assert not any({"graph", "device"} & set(case.call.split()) for case in cases)
+        assert max(case.shape["T"] for case in cases) > 32
+        assert {case.gradients for case in cases} == {True, False}
+        for case in cases:
+            elements = math.prod(size for letter, size in case.shape.items() if letter != "G")
+            assert elements <= sanitize.BUDGET.elements and case.shape["T"] <= sanitize.BUDGET.steps
+
+    @pytest.mark.skipif(GPU, reason="there is a GPU")
+    @pytest.mark.parametrize("backend", ["scan/cuda", "delta_rule/cuda"])
+    def test_a_backend_that_cannot_run_here_is_no_pass(
+        self, backend: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert sanitize.main(["--run", backend]) == 4
+        assert f"{backend} runs on cuda only" in capsys.readouterr().err
+
+    def test_a_backend_that_is_wrong_or_ends_with_an_exception_fails(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        right = registry.backend("scan", "sequential")
+
+        def twice(*operands: Any, **options: Any) -> Any:
+            output, state = right.function(*operands, **options)
+            return 2 * output, state
+
+        def raising(*operands: Any, **options: Any) -> Any:
+            raise RuntimeError("broken")
+
+        assert sanitize.run("scan/sequential", 1, 2, 0) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == ["1:", "1:", "2:", "2:"]
+        assert lines[0].startswith("1: ssmperf.verify('scan', sequential, ")
+        for function, status in ((twice, "wrong"), (raising, "crash")):
+            monkeypatch.setattr(registry, "backend", lambda *names, f=function: replace(right, function=f))
+            assert sanitize.run("scan/sequential", 1, 1, 0) == 1
+            assert capsys.readouterr().out.splitlines()[1].startswith(f"1: {status}")
 
 
 class TestHistory:

@@ -1,20 +1,35 @@
-"""Runs NVIDIA's compute-sanitizer over one small case per kernel, forward and backward.
+"""Runs NVIDIA's compute-sanitizer over configurations that `ssmperf fuzz` draws, for each fused backend.
 
-    python tests/proofs/sanitize.py                       memcheck, racecheck and synccheck over all cases
-    python tests/proofs/sanitize.py --tools memcheck --cases 'scan/cuda*'
-    python tests/proofs/sanitize.py --dry-run             prints the commands
+    python tests/proofs/sanitize.py                  40 under memcheck, 10 under racecheck and synccheck each
+    python tests/proofs/sanitize.py --tools memcheck --backends 'scan/*' --configurations 5
+    python tests/proofs/sanitize.py --dry-run        prints the commands
 
-Prints a summary as JSON (--out FILE writes it): a row for each tool and case with the errors that the tool
-found, seconds and the command. Exits 3 where there is any, or where a case crashed or took too long; 4 where
-there is no compute-sanitizer. Needs a GPU; `--run CASE` runs a case alone, without one in Triton's
-interpreter.
+A backend is fused if its kernels run on GPUs only and are this project's. Each class that is drawn gives one
+configuration: the longest of its first four examples. Left out are examples
+
+- whose call is captured in a CUDA graph: no memory can be allocated in a capture without torch's cache,
+- whose call names another GPU than its operands' as the current one,
+- which the backend or the recurrence refuses by its declarations,
+- of more than 2000 steps, or whose states of all steps have more than 2^22 elements (B * T * H * K * V), so
+  that a configuration should take seconds.
+
+Of three configurations, the second believes in a device with one multiprocessor, and the third in one with
+many: with many, kernels cut time into segments. Each is judged as `ssmperf.fuzz` judges a function. No
+finding is filtered: torch's kernels are checked as well, and a row names the kernels with errors.
+
+Prints a summary as JSON (--out FILE writes it) with a row per tool and group of configurations. Exits 3 if a
+tool found an error, or a configuration was wrong, crashed or took too long; 4 without compute-sanitizer.
+Needs a GPU. `--run BACKEND --from I --count N` runs a group without the tool, and on a CPU in Triton's
+interpreter. It exits 1 if a configuration is neither right nor refused, 4 if the backend cannot run here.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -22,179 +37,96 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import torch  # noqa: E402
 from support.without_gpu.compiled import multiprocessors  # noqa: E402
-from torch import Tensor  # noqa: E402
 
+from ssmperf.authors.fuzzing.configurations.draws import Draws  # noqa: E402
+from ssmperf.authors.fuzzing.configurations.space import INTERPRETED, Budget, Space  # noqa: E402
+from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, verify_call  # noqa: E402
+from ssmperf.authors.verification.bench import NO_CEILINGS, refusal_of  # noqa: E402
+from ssmperf.engine.cases.calls.call import DEVICE, GRAPH  # noqa: E402
+from ssmperf.engine.cases.case import Case  # noqa: E402
+from ssmperf.engine.cases.record import Status  # noqa: E402
+from ssmperf.engine.execute.context import Settings  # noqa: E402
+from ssmperf.engine.execute.request import select  # noqa: E402
+from ssmperf.engine.judge.loops.recording import CannotRecord, GraphRecorder  # noqa: E402
+from ssmperf.engine.plan.refusal import form_problem  # noqa: E402
+from ssmperf.engine.plan.selection import Selection  # noqa: E402
 from ssmperf.suitekit import registry  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 USUAL = TOOLS[:3]  # memory that torch leaves uninitialised on purpose would fill initcheck's report
-LIMIT_S = 150.0
-JOBS = 6  # most of a run is Python's start and compilation
-FEW, MANY = 1, 10_000  # multiprocessors: with many, time is cut between programs as well
+CONFIGURATIONS = {"memcheck": 40}  # per backend
+OTHERWISE = 10
+GROUP = 5  # configurations per process
+LIMIT_S = 900.0
+JOBS = max(1, min(24, (os.cpu_count() or 1) // 2))  # most of a run is Python's start and compilation
+FEW, MANY = 1, 10_000  # multiprocessors
+BUDGET = Budget(size=272, steps=2000, usual_steps=500, elements=1 << 22, batch=8, of_class=4)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A call of a backend: shapes of its operands, and how many multiprocessors it shall believe in."""
-
-    backend: str
-    name: str
-    shapes: Mapping[str, tuple[int, ...]]
-    processors: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    complex: bool = False
-    dtype: torch.dtype = torch.float32
-    decode: bool = False
-    time_last: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.backend} {self.name}"
-
-    def run(self, device: str) -> None:
-        """Forward, and backward unless it decodes.
-
-        Raises:
-            AssertionError: a result that is not finite.
-        """
-        recurrence, _, name = self.backend.partition("/")
-        entry = registry.backend(recurrence, name)
-        generator = torch.Generator().manual_seed(0)
-        given = {}
-        for key, shape in self.shapes.items():
-            x = self.drawn(key, shape, generator)
-            if self.time_last and len(shape) == 3:
-                x = x.transpose(1, 2).contiguous().transpose(1, 2)
-            given[key] = x.to(device).requires_grad_(not self.decode)
-        with multiprocessors(f"ssmperf.impls.{recurrence}._{name}.", self.processors):
-            results = list(entry.function(**given, **self.options))
-            if not self.decode:
-                results += torch.autograd.grad(
-                    results, list(given.values()), [torch.ones_like(x) for x in results], allow_unused=True
-                )
-        assert all(torch.isfinite(x).all() for x in results if x is not None)
-
-    def drawn(self, key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        x = torch.randn(shape, generator=generator)
-        if key.startswith("log_") or key == "A":
-            return -x.abs()
-        if key == "delta":
-            return x.abs() / 10
-        if key == "initial_state" and self.backend.startswith("ratio_scan"):
-            return torch.stack([x[:, 0], x[:, 1].abs() + 0.1, x[:, 2]], 1)
-        if self.complex and key in ("b", "initial_state"):
-            return torch.complex(x, torch.randn(shape, generator=generator))
-        return x.to(self.dtype) if key in ("b", "x", "k", "q", "v") else x
-
-
-def scans() -> list[Case]:
-    def case(backend: str, name: str, B: int, T: int, gate: tuple[int, ...], **more: Any) -> Case:
-        C = gate[-1]
-        shapes = {"log_a": gate, "b": (B, T, C), "initial_state": (B, C)}
-        if more.get("complex"):
-            shapes["phase"] = gate
-        return Case(backend, name, shapes, MANY if "chain" in name else FEW, **more)
-
-    found = []
-    for backend in ("scan/triton", "scan/cuda"):
-        found += [
-            case(backend, "strand", 2, 77, (2, 77, 33)),
-            case(backend, "const strand", 2, 77, (33,), dtype=torch.bfloat16),
-            case(backend, "chain", 1, 397, (1, 397, 33), dtype=torch.bfloat16),
-            case(backend, "const chain", 1, 397, (33,)),
-            case(backend, "complex chain", 1, 397, (1, 397, 33), complex=True),
-        ]
-    found += [
-        case("scan/triton", "complex strand", 2, 77, (2, 77, 33), complex=True),
-        case("scan/triton", "time_last", 2, 177, (2, 177, 5), time_last=True),
-        case("scan/triton", "decode", 3, 1, (3, 1, 33), decode=True),
+def fused() -> list[str]:
+    """List the backends with kernels for GPUs that are not other people's."""
+    names = ((owner, name) for owner in registry.recurrences() for name in registry.backend_names(owner))
+    return [
+        f"{owner}/{name}"
+        for owner, name in names
+        if not registry.is_peer(owner, name) and "cpu" not in registry.backend(owner, name).devices
     ]
-    return found
 
 
-def others() -> list[Case]:
-    found = []
-    for gate in ("exp", "implicit"):
-        for name, B, T, D, N in (
-            ("whole", 2, 77, 33, 5),
-            ("spans", 1, 833, 17, 5),
-            ("streamed", 2, 128, 64, 8),
-            ("streamed spans", 1, 832, 64, 8),
-            ("decode", 3, 1, 33, 5),
-        ):
-            shapes: dict[str, tuple[int, ...]] = {
-                "x": (B, T, D),
-                "delta": (B, T, D),
-                "k": (B, T, N),
-                "q": (B, T, N),
-            }
-            shapes |= {"initial_state": (B, D, N)} | ({"A": (D, N)} if gate == "exp" else {})
-            processors = MANY if name.endswith("spans") else FEW
-            options = {"gate": gate}
-            found.append(
-                Case(
-                    "selective_scan/triton",
-                    f"{gate} {name}",
-                    shapes,
-                    processors,
-                    options,
-                    decode=name == "decode",
-                )
-            )
-    for name, B, T, C in (
-        ("whole", 2, 77, 33),
-        ("spans", 1, 397, 33),
-        ("streamed", 2, 64, 32),
-        ("decode", 3, 1, 33),
-    ):
-        shapes = {"log_w": (C,), "k": (B, T, C), "v": (B, T, C), "initial_state": (B, 3, C), "bonus": (C,)}
-        processors = MANY if name == "spans" else FEW
-        dtype = torch.bfloat16 if name == "streamed" else torch.float32
-        found.append(
-            Case("ratio_scan/triton", name, shapes, processors, dtype=dtype, decode=name == "decode")
-        )
-    keys = dict.fromkeys(("q", "k", "log_a"), (1, 77, 2, 9)) | {
-        "v": (1, 77, 2, 7),
-        "initial_state": (1, 2, 9, 7),
-    }
-    found.append(Case("linear_attention/triton", "key", keys, FEW))
-    for name, extra in (("complex", {"phase": (1, 77, 2, 9)}), ("both", {"log_b": (1, 77, 2, 7)})):
-        for dtype in (torch.float32, torch.bfloat16):
-            label = f"{name} {str(dtype).removeprefix('torch.')}"
-            found.append(Case("linear_attention/triton", label, keys | extra, FEW, dtype=dtype))
-    bonus = keys | {"bonus": (2, 9)}
-    for name, shapes in (("bonus", bonus), ("pre", keys)):
-        found.append(
-            Case("linear_attention/triton", name, shapes, FEW, {"read": "pre"}, dtype=torch.bfloat16)
-        )
-    walked = dict.fromkeys(("q", "k"), (1, 397, 2, 33)) | {"v": (1, 397, 2, 17)}
-    for name, gate in (("padded", (1, 397, 2)), ("spans", (1, 397, 2, 33))):
-        shapes = walked | {"log_a": gate, "initial_state": (1, 2, 33, 17)}
-        processors = MANY if name == "spans" else FEW
-        found.append(Case("linear_attention/triton", name, shapes, processors, dtype=torch.bfloat16))
-        shapes |= {"initial_state": (3, 2, 33, 17)}
-        options = {"cu_seqlens": torch.tensor([0, 100, 100, 397])}
-        name += " packed"
-        found.append(Case("linear_attention/triton", name, shapes, processors, options, dtype=torch.bfloat16))
-    shapes = dict.fromkeys(("x", "delta"), (1, 833, 17)) | dict.fromkeys(("k", "q"), (1, 833, 5))
-    shapes |= {"initial_state": (3, 17, 5), "A": (17, 5)}
-    options = {"cu_seqlens": torch.tensor([0, 600, 600, 833])}
-    found.append(Case("selective_scan/triton", "exp packed", shapes, MANY, options))
-    return found
+def drawn(space: Space, selection: Selection, seed: int) -> Iterator[Case]:
+    """Draw configurations: the longest example of each class that has one for the tools."""
+
+    def suits(case: Case) -> bool:
+        elements = math.prod(size for letter, size in case.shape.items() if letter != "G")
+        refused = form_problem(case, space.recurrence) or refusal_of(case, space.backend, selection)
+        return not refused and elements <= BUDGET.elements and not {GRAPH, DEVICE} & set(case.call.split())
+
+    for each in Draws(space, seed).classes():
+        if found := [case for case, _ in each.cases.values() if suits(case)]:
+            yield max(found, key=lambda case: case.shape["T"])
 
 
-CASES = {str(case): case for case in (*scans(), *others())}
+def run(backend: str, start: int, count: int, seed: int) -> int:
+    """Judge some configurations of a backend in this process, and return the exit code."""
+    owner, _, name = backend.partition("/")
+    selection, devices = select(models=(owner,))
+    device, entry = selection.device, registry.backend(owner, name)
+    if problem := entry.refusal(device=device.type, capability=device.capability):
+        print(f"{backend} {problem}", file=sys.stderr)
+        return 4
+    budget = BUDGET if device.type == "cuda" else replace(INTERPRETED, of_class=BUDGET.of_class)
+    cases = drawn(Space(owner, entry, device.type, budget), selection, seed)
+    bench = FuzzBench(devices[0], "", Settings(), NO_CEILINGS, entry=entry)
+    statuses = []
+    # the literal loops of references are not captured in CUDA graphs, either
+    plain = mock.patch.object(GraphRecorder, "record", side_effect=CannotRecord)
+    with tempfile.TemporaryDirectory() as folder, plain:
+        examiner = ThisProcess(bench, selection, Path(folder))
+        for number, case in itertools.islice(enumerate(cases), start, start + count):
+            print(f"{number}: {verify_call(case)}", flush=True)
+            processors = (None, FEW, MANY)[number % 3]
+            cut = multiprocessors(f"ssmperf.impls.{owner}._{name}.", processors) if processors else None
+            with cut or nullcontext():
+                examiner.begin([[case]])
+                (record,) = examiner.records()
+            print(f"{number}: {record.status} {record.reason or ''}", flush=True)
+            statuses.append(record.status)
+    return 0 if statuses and set(statuses) <= {Status.OK, Status.UNSUPPORTED} else 1
 
 
 def sanitizer() -> str | None:
@@ -208,11 +140,12 @@ def sanitizer() -> str | None:
     return None
 
 
-def command(program: str, tool: str, case: str) -> list[str]:
+def command(program: str, tool: str, backend: str, start: int, count: int, seed: int) -> list[str]:
     # torch probes what a device can do, and takes an error of the API for an answer.
     return [
         program, "--tool", tool, "--target-processes", "application-only", "--report-api-errors", "no",
-        "--print-limit", "20", sys.executable, str(Path(__file__).resolve()), "--run", case,
+        "--print-limit", "20", sys.executable, str(Path(__file__).resolve()), "--run", backend,
+        "--from", str(start), "--count", str(count), "--seed", str(seed),
     ]  # fmt: skip
 
 
@@ -224,56 +157,74 @@ def errors(output: str) -> int | None:
     return int(found[-1][0] or found[-1][1]) if found else None
 
 
-def examined(program: str, tool: str, case: str, limit_s: float) -> dict[str, Any]:
-    """A row of the summary."""
-    line = command(program, tool, case)
+def kernels(output: str) -> list[str]:
+    """Name the kernels at which the tool found errors, without their parameters."""
+    return sorted(set(re.findall(r"^=+ .*\bat (?:void )?([\w:~]+).*\+0x", output, re.MULTILINE)))
+
+
+def examined(program: str, seed: int, limit_s: float, group: tuple[str, str, int, int]) -> dict[str, Any]:
+    """Run the tool over a group: tool, backend, first configuration and their number. Return its row."""
+    tool, backend, start, count = group
+    line = command(program, tool, backend, start, count, seed)
     # Without its cache every tensor is an allocation of its own, so memcheck sees where one ends.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    row: dict[str, Any] = {"tool": tool, "case": case, "status": "ok", "errors": None}
-    start = time.perf_counter()
+    row: dict[str, Any] = {"tool": tool, "backend": backend, "configurations": f"{start}-{start + count - 1}"}
+    row |= {"status": "ok", "errors": None}
+    began = time.perf_counter()
     try:
         done = subprocess.run(
             line, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
         )
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace")
         row["status"] = "timeout"
     else:
         output = done.stdout + done.stderr
         row["errors"] = errors(output)
         if row["errors"]:
-            row["status"] = "errors"
+            row |= {"status": "errors", "kernels": kernels(output)}
         elif done.returncode != 0 or row["errors"] is None:
-            row["status"] = "crash"
-        if row["status"] != "ok":
-            row["output"] = output[-4000:]
-    return row | {"seconds": round(time.perf_counter() - start, 1), "command": shlex.join(line)}
+            row["status"] = "failed"
+    row["refused"] = output.count(f": {Status.UNSUPPORTED} ")
+    if row["status"] != "ok":
+        row["output"] = output[-20_000:]
+    return row | {"seconds": round(time.perf_counter() - began, 1), "command": shlex.join(line)}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tools", default=",".join(USUAL), help=f"of {', '.join(TOOLS)}")
-    parser.add_argument("--cases", default="*", metavar="PATTERN", help="such as 'scan/cuda*'")
-    parser.add_argument("--timeout", type=float, default=LIMIT_S, metavar="S", help="of a case under a tool")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="cases at once")
+    parser.add_argument("--backends", default="*", metavar="PATTERN", help="such as 'scan/*'")
+    parser.add_argument("--configurations", type=int, metavar="N", help="per backend and tool")
+    parser.add_argument("--seed", type=int, default=0, help="of the configurations")
+    parser.add_argument("--timeout", type=float, default=LIMIT_S, metavar="S", help="of a group under a tool")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="groups at once")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the summary")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
-    parser.add_argument("--run", choices=CASES, metavar="CASE", help="run a case, without compute-sanitizer")
+    parser.add_argument("--run", metavar="BACKEND", help="run configurations, without compute-sanitizer")
+    parser.add_argument("--from", type=int, default=0, dest="start", metavar="I", help="the first to run")
+    parser.add_argument("--count", type=int, default=GROUP, metavar="N", help="how many to run")
     options = parser.parse_args(arguments)
+    if options.run and options.run not in fused():
+        parser.error(f"no fused backend is called {options.run!r} (there are {', '.join(fused())})")
     if options.run:
-        CASES[options.run].run("cuda" if torch.cuda.is_available() else "cpu")
-        return 0
+        return run(options.run, options.start, options.count, options.seed)
 
     tools = options.tools.split(",")
-    cases = fnmatch.filter(CASES, options.cases)
+    backends = fnmatch.filter(fused(), options.backends)
     if unknown := set(tools) - set(TOOLS):
         parser.error(f"unknown tools: {', '.join(sorted(unknown))} (there are {', '.join(TOOLS)})")
-    if not cases:
-        parser.error(f"no case is called {options.cases!r} (there are {', '.join(CASES)})")
+    if not backends:
+        parser.error(f"no fused backend is called {options.backends!r} (there are {', '.join(fused())})")
+    groups = []
+    for tool in tools:
+        count = options.configurations or CONFIGURATIONS.get(tool, OTHERWISE)
+        starts = range(0, count, GROUP)
+        groups += [(tool, each, start, min(GROUP, count - start)) for start in starts for each in backends]
     program = sanitizer()
     if options.dry_run:
-        for case in cases:
-            for tool in tools:
-                print(shlex.join(command(program or "compute-sanitizer", tool, case)))
+        for group in groups:
+            print(shlex.join(command(program or "compute-sanitizer", *group, options.seed)))
         return 0
     if program is None:
         print(
@@ -282,16 +233,17 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 4
 
-    def all_tools(case: str) -> list[dict[str, Any]]:
-        return [examined(program, tool, case, options.timeout) for tool in tools]
-
     with ThreadPoolExecutor(options.jobs) as pool:
-        rows = [row for found in pool.map(all_tools, cases) for row in found]
+        rows = list(pool.map(partial(examined, program, options.seed, options.timeout), groups))
     text = json.dumps({"program": program, "runs": rows}, indent=1)
     print(text)
     if options.out:
         options.out.write_text(text + "\n")
-    bad = [f"{row['tool']} {row['case']}: {row['status']}" for row in rows if row["status"] != "ok"]
+    bad = [
+        f"{row['tool']} {row['backend']} {row['configurations']}: {row['status']}"
+        for row in rows
+        if row["status"] != "ok"
+    ]
     print("\n".join(bad) if bad else f"no errors in {len(rows)} runs", file=sys.stderr)
     return 3 if bad else 0
 
