@@ -29,13 +29,17 @@ NEITHER_KNOWS = "neither learned it: their intervals do not lie above chance"
 
 @dataclass(frozen=True, slots=True)
 class Trainings:
-    """The rows of all pieces of a claim that have a result."""
+    """The rows of all pieces of a claim that have a result.
+
+    paper_updates: how long the paper trains, where that is much longer.
+    """
 
     rows: Sequence[Row]
+    paper_updates: int = 0
 
     @classmethod
-    def of(cls, found: Mapping[str, Mapping[str, Any]]) -> Trainings:
-        return cls([row for numbers in found.values() for row in numbers.get(ROWS, ())])
+    def of(cls, found: Mapping[str, Mapping[str, Any]], *, paper_updates: int = 0) -> Trainings:
+        return cls([row for numbers in found.values() for row in numbers.get(ROWS, ())], paper_updates)
 
     def lengths(self, standard: Sequence[int]) -> Sequence[int]:
         """List the lengths of trainings to judge: those of the claim, or the tiny one that was tried."""
@@ -109,6 +113,15 @@ class Trainings:
             return f"{guessing} of {len(rows)} seeds of {variant} have the loss of a guess: {OPTIMISATION}"
         return ""
 
+    def cut(self, variant: str, T: int) -> str:
+        """Say that trainings of a variant ended sooner than in the paper, unlearned; empty if none did."""
+        rows = self.of_variant(variant, T)
+        short = [row for row in rows if not row["ended_early"] and row["updates"] < self.paper_updates]
+        if not short:
+            return ""
+        some = f"{len(short)} of {len(rows)} trainings of {variant}"
+        return f"{some} end before the paper's {self.paper_updates:,} updates"
+
     def undecided(self, *variants: str, T: int, growth: int = 1) -> tuple[Agreement, str] | None:
         """Say why differences between variants are chance; None if they may be more.
 
@@ -140,9 +153,14 @@ class Trainings:
         return "; ".join(parts)
 
     def ordered(self, better: str, worse: str, judged: Judged, T: int, growth: int = 1) -> Judged:
-        """Let an order of accuracies count only if the lower one is not stuck at chance."""
+        """Let an order of accuracies count only if the lower one is not stuck at chance.
+
+        Against the paper it counts only if the lower one was trained for as long as in the paper.
+        """
         lower = {Agreement.AGREES: worse, Agreement.DISAGREES: better}.get(judged[0])
         why = self.stuck(lower, T, growth) if lower else ""
+        if judged[0] is Agreement.DISAGREES:
+            why = why or self.cut(better, T)
         return (Agreement.CANNOT_TELL, why) if why else judged
 
     def higher(
@@ -177,8 +195,10 @@ class Trainings:
         judged = agree_on_equality(ratio, margin, why)
         if self.unlearned(one, other, T=T):
             judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
-        elif judged[0] is Agreement.DISAGREES and (stuck := self.stuck(one, T) or self.stuck(other, T)):
-            judged = Agreement.CANNOT_TELL, stuck
+        elif judged[0] is Agreement.DISAGREES and first is not None and second is not None:
+            lower = one if first.value < second.value else other
+            if why := self.stuck(one, T) or self.stuck(other, T) or self.cut(lower, T):
+                judged = Agreement.CANNOT_TELL, why
         return Finding(
             f"accuracy, {one} against {other}, T = {T}",
             printed,

@@ -251,6 +251,23 @@ def test_networks_that_guess_decide_nothing(claim: str, planted: tuple[float, fl
     assert concluded(claim, found).agreement is UNSURE
 
 
+def test_a_training_that_was_cut_does_not_refute_a_paper_that_trains_longer() -> None:
+    """Time-invariant models learn more in so many updates, and minimal RNNs less than Mamba."""
+    make, (better, worse) = MADE_UP["linearization:copying"]
+    found = make(worse, better)
+    (numbers,) = found.values()
+    assert concluded("linearization:copying", found).agreement is NO
+    for row in numbers["trainings"]:
+        row["updates"] = 8_000
+    against = concluded("linearization:copying", found)
+    assert against.agreement is UNSURE
+    assert any("3 of 3 trainings of minlstm end before" in each.reason for each in against.findings)
+    for row in numbers["trainings"]:
+        if row["variant"] == "mamba":
+            row["accuracies"] = dict.fromkeys(row["accuracies"], better)
+    assert concluded("linearization:copying", found).agreement is UNSURE
+
+
 def test_held_out_losses_are_compared_seed_by_seed() -> None:
     """Seeds have texts of different difficulty, which would hide that one model is worse on each."""
     found = of_efficiency(0.9, 0.5)
