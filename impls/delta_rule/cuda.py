@@ -13,6 +13,7 @@ from . import check
 from ._cuda.function import WIDEST, DeltaRule
 
 HOPPER = (9, 0)
+WIDTHS = range(8, WIDEST + 1, 8)  # of keys and of values
 
 
 @backend(
@@ -22,6 +23,7 @@ HOPPER = (9, 0)
     dtypes=("bfloat16",),
     gates=("none", "const", "scalar"),
     needs=("cuda.core", "cuda.bindings"),
+    sizes={"K": WIDTHS, "V": WIDTHS},
     capability=HOPPER,
     kernels=("cuda_delta_chunks", "cuda_delta_walk"),
     launches=lambda shape: 2,
@@ -57,8 +59,8 @@ def cuda(
         if operand.dtype != torch.bfloat16:
             raise Unsupported(f"{operand.dtype} operands (it takes bfloat16)")
     for name, size in (("K", q.shape[-1]), ("V", V)):
-        if size > WIDEST or size % 8:
-            raise Unsupported(f"{name} = {size} (it takes multiples of 8 up to {WIDEST})")
+        if size not in WIDTHS:
+            raise Unsupported(f"{name} = {size} (it takes multiples of 8 up to {WIDTHS[-1]})")
     if v.device.type == "cuda" and torch.cuda.get_device_capability(v.device) != HOPPER:
         raise Unsupported("a device that is not a Hopper (its products are of 9.0 alone)")
     gates = None if log_a is None else contiguous(log_a.to(torch.float32).expand(B, T, H))

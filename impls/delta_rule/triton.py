@@ -17,6 +17,7 @@ from ._triton.function import WIDEST, DeltaRule
 # Fewer keys are computed in float32. So few are nearly equal, and where the recurrence forgets all steps but
 # the last, roundings of all steps of a chunk add up: to 1.4 tolerances of half types.
 NARROW = 16
+WIDTHS = range(1, WIDEST + 1)  # of keys
 
 
 @backend(
@@ -25,6 +26,7 @@ NARROW = 16
     devices=("cuda",),
     dtypes=("float32", "bfloat16", "float16"),
     gates=("none", "const", "scalar"),
+    sizes={"K": WIDTHS},
     needs=("triton",),
     capability=(8, 0),
     kernels=("delta_chunks", "delta_walk", "delta_decode"),
@@ -60,8 +62,8 @@ def triton(
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if dtype == torch.float64:
         raise Unsupported("no float64 operands (it takes float32, bfloat16 and float16)")
-    if q.shape[-1] > WIDEST:
-        raise Unsupported(f"K = {q.shape[-1]} (it takes K up to {WIDEST})")
+    if q.shape[-1] not in WIDTHS:
+        raise Unsupported(f"K = {q.shape[-1]} (it takes 1 to {WIDEST})")
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
     if T == 1 and cu_seqlens is None and not differentiates(q, k, v, beta, log_a, initial_state):

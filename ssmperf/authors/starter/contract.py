@@ -133,9 +133,9 @@ def _refusals(entry: Recurrence) -> str:
     gates = "gates=, " if len(entry.gate_kinds) > 1 else ""
     return (
         f"Operands must not be changed. The decorator declares limits of the backend ({gates}dtypes=, "
-        f"devices= of {_listed(DEVICES)}, passes=, layouts= of {_listed(LAYOUTS)}, lengths=, needs=), or the "
-        'function raises ssmperf.Unsupported("the reason"). Both are recorded as `unsupported`. Anything '
-        "else that is not the recurrence is `wrong`."
+        f"devices= of {_listed(DEVICES)}, passes=, layouts= of {_listed(LAYOUTS)}, lengths=, sizes=, "
+        'needs=), or the function raises ssmperf.Unsupported("the reason"). Both are recorded as '
+        "`unsupported`. Anything else that is not the recurrence is `wrong`."
     )
 
 

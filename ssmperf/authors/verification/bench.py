@@ -156,6 +156,7 @@ def refusal_of(case: Case, entry: Backend, selection: Selection) -> str | None:
         pass_=case.pass_,
         gate_kind=gate_kind(case),
         length=case.shape["T"],
+        shape=case.shape,
         capability=selection.device.capability,
         layout=case.layout,
     )

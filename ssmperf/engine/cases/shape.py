@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ssmperf.errors import UsageError
 
@@ -72,3 +72,33 @@ class Shape(Mapping[str, int]):
             if letter not in self._sizes and not (letter == "G" and "H" in self._sizes):
                 raise UsageError(f"axis {letter!r} is not in this shape (it has {', '.join(self._sizes)})")
         return Shape({**self._sizes, **sizes})
+
+
+def size_problem(letter: str, legal: Sequence[int], shape: Mapping[str, int]) -> str | None:
+    """Say why a shape's size of one dimension is refused, or return None; so also if it has no such one."""
+    size = shape.get(letter)
+    return None if size is None or size in legal else f"{letter} = {size} (it takes {in_words(legal)})"
+
+
+def in_words(legal: Sequence[int]) -> str:
+    """Write sizes as a span or its multiples, or one by one."""
+    if not isinstance(legal, range) or len(legal) < 3:
+        return ", ".join(map(str, legal))
+    if legal.step == 1:
+        return f"{legal[0]} to {legal[-1]}"
+    if legal[0] == legal.step:
+        return f"multiples of {legal.step} up to {legal[-1]}"
+    return f"{legal[0]}, {legal[1]} and so on to {legal[-1]}"
+
+
+def check_sizes(owner: str, sizes: Mapping[str, Sequence[int]]) -> None:
+    """Raise UsageError unless sizes map letters of dimensions to sizes above 0, at least one each."""
+    if not isinstance(sizes, Mapping):
+        raise UsageError(f"{owner}: sizes must map letters to sizes, got {sizes!r}")
+    for letter, legal in sizes.items():
+        if letter not in DIMENSIONS:
+            known = ", ".join(DIMENSIONS)
+            raise UsageError(f"{owner}: unknown dimension {letter!r} in sizes (known: {known})")
+        numbers = isinstance(legal, (range, tuple, list))
+        if not numbers or not legal or not all(isinstance(size, int) and size > 0 for size in legal):
+            raise UsageError(f"{owner}: sizes of {letter} must be numbers above 0, got {legal!r}")

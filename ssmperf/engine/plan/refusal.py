@@ -86,6 +86,7 @@ def refusal(case: Case, selection: Selection) -> str | None:
             pass_=case.pass_,
             gate_kind=gate,
             length=case.shape["T"],
+            shape=case.shape,
             capability=selection.device.capability,
             layout=case.layout,
         )

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from ssmperf.engine.cases.calls.call import Call
 from ssmperf.engine.cases.calls.dtypes import DTYPES, dtype_names
 from ssmperf.engine.cases.case import LAYOUTS, PASSES
 from ssmperf.engine.cases.pattern import parse
-from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.cases.shape import Shape, check_sizes, size_problem
 from ssmperf.engine.registry.cost import CostModel
 from ssmperf.errors import Unsupported, UsageError
 
@@ -209,6 +209,7 @@ class Backend:
         have their time axis innermost in memory.
     gates: gate kinds that it supports; None means all of the recurrence's.
     lengths: maps T to None, or to the reason why that length is refused.
+    sizes: letter of a dimension -> the sizes that it may have, such as `{"K": range(8, 129, 8)}`.
     needs: packages that it imports. capability: least CUDA compute capability.
     kernels: substrings of the names of device kernels; each pass must launch at least one of them on a GPU.
     compiles_per_shape: whether a GPU's code is compiled anew for each shape of its operands, which takes
@@ -240,6 +241,7 @@ class Backend:
     layouts: tuple[str, ...] = LAYOUTS
     gates: tuple[str, ...] | None = None
     lengths: Callable[[int], str | None] | None = None
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     capability: tuple[int, int] | None = None
     kernels: tuple[str, ...] = ()
@@ -271,6 +273,7 @@ class Backend:
             check_names(owner, name, getattr(self, name), valid)
         for name in ("gates", "needs", "kernels"):
             check_names(owner, name, getattr(self, name) or ())
+        check_sizes(owner, self.sizes)
         check_names(owner, "causal", (self.causal,), CAUSAL)
         check_names(owner, "batches", (self.batches,), BATCHES)
         given = [name for name in FUNCTIONS if getattr(self, name) is not None]
@@ -309,6 +312,7 @@ class Backend:
         pass_: str = "forward",
         gate_kind: str | None = None,
         length: int | None = None,
+        shape: Mapping[str, int] | None = None,
         capability: tuple[int, int] | None = None,
         layout: str | None = None,
     ) -> str | None:
@@ -329,7 +333,7 @@ class Backend:
             return f"no {gate_kind} gates (it takes {', '.join(self.gates)})"
         if length is not None and self.lengths is not None:
             return self.lengths(length)
-        return None
+        return next(filter(None, (size_problem(*each, shape or {}) for each in self.sizes.items())), None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

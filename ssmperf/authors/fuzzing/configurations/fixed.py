@@ -78,11 +78,16 @@ class FixedCases:
 
     def _class(self, size: int) -> FuzzClass:
         space = self.space
-        sizes = tuple((letter, size) for letter in space.compiled_letters)
+        sizes = tuple((letter, self._legal(letter, size)) for letter in space.compiled_letters)
         pass_ = next(each for each in ("forward_backward", *space.passes) if each in space.passes)
         dtype = space.dtypes[0]
         gate_dtype = "float64" if dtype == "float64" else "float32"
         return FuzzClass(space, sizes, self.gate_kind, pass_, dtype, gate_dtype, LAYOUTS[0], 1, ())
+
+    def _legal(self, letter: str, size: int) -> int:
+        """Give the size next to one, from above, that the backend takes."""
+        legal = self.space.backend.sizes.get(letter, (size,))
+        return min((each for each in legal if each >= size), default=max(legal))
 
 
 def fixed_cases(spaces: Sequence[Space], most: int | None = None) -> list[Case]:

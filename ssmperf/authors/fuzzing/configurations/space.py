@@ -143,7 +143,13 @@ class Space:
     def workload_sizes(self) -> tuple[Mapping[str, int], ...]:
         """The sizes of the layers in use that lower to the recurrence, without heads."""
         found = layer_sizes(self.recurrence.name, self.compiled_letters, self.budget.size)
-        return tuple(sizes for sizes in found if math.prod(sizes.values()) <= self.budget.elements)
+        legal = self.backend.sizes
+        return tuple(
+            sizes
+            for sizes in found
+            if math.prod(sizes.values()) <= self.budget.elements
+            and all(size in legal.get(letter, (size,)) for letter, size in sizes.items())
+        )
 
 
 @functools.cache

@@ -48,10 +48,17 @@ def often(usual: Any, *others: Any, weight: int = 3) -> st.SearchStrategy[Any]:
     return st.sampled_from((usual,) * max(1, weight * len(others)) + others)
 
 
-def sizes(most: int) -> st.SearchStrategy[int]:
-    """Draw a size of at most `most`: any, or one at which a kernel's tiles begin or end."""
+def sizes(most: int, legal: Sequence[int] | None = None) -> st.SearchStrategy[int]:
+    """Draw a size of at most `most`: any, or one at which a kernel's tiles begin or end.
+
+    legal: the sizes that a backend takes; the least of them if all are above `most`.
+    """
     edges = [size for size in EDGES if size <= most]
-    return st.one_of(st.integers(1, min(most, 16)), st.sampled_from(edges))
+    if legal is None:
+        return st.one_of(st.integers(1, min(most, 16)), st.sampled_from(edges))
+    small = [size for size in sorted(legal)[:16] if size <= most]
+    kinds = [small, [size for size in edges if size in legal]]
+    return st.one_of(*(st.sampled_from(found) for found in [*filter(None, kinds)] or [[min(legal)]]))
 
 
 @st.composite
@@ -85,7 +92,7 @@ def compiled_sizes(draw: Any, space: Space) -> tuple[tuple[str, int], ...]:
     letters, budget = space.compiled_letters, space.budget
     found, left = [], budget.elements
     for letter in letters:
-        size = draw(sizes(max(1, min(budget.size, left))))
+        size = draw(sizes(max(1, min(budget.size, left)), space.backend.sizes.get(letter)))
         found.append((letter, size))
         left //= size
     # drawn last, so that a layer's sizes are shrunk to those by themselves
@@ -104,7 +111,7 @@ def class_words(draw: Any, space: Space, gate_kind: str, pass_: str, dtype: str,
         words += [f"{name}:{draw(views)}" for name in draw(some_of(names))]
     elif layout == LAYOUTS[0] and space.of_key_heads and draw(often(False, True, weight=2)):
         words += [f"{name}:one_head" for name in space.of_key_heads]
-    if dtype in HALF and draw(often(False, True)):
+    if dtype in HALF and "float32" in space.dtypes and draw(often(False, True)):
         words += [f"{name}:float32" for name in draw(some_of(names)) if gradients or name != STATE]
     if not gradients and dtype != "float64" and space.turns and draw(often(False, True, weight=2)):
         others = COMPLEX[1:] if gate_kind.endswith("_complex") else COMPLEX

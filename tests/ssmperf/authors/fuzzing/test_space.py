@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +38,17 @@ def test_nothing_that_is_drawn_is_refused(recurrence: str) -> None:
     cases = drawn(space_of(recurrence))
     reasons = [reason for case in cases if (reason := refusal(case, selection))]
     assert len(cases) > 90 and reasons == []
+
+
+@pytest.mark.parametrize("legal", [range(8, 129, 8), (128,), range(1, 5)])
+def test_sizes_are_those_that_the_backend_declares(legal: Sequence[int]) -> None:
+    entry = replace(registry.backend("delta_rule", "sequential"), sizes={"K": legal}, dtypes=("bfloat16",))
+    space = Space("delta_rule", entry, "cuda", budget_of(entry, "cuda"))
+    cases = [*drawn(space), *fixed_cases([space])]
+    assert {case.shape["K"] for case in cases} <= set(legal)
+    assert len({case.shape["K"] for case in cases}) > min(len(legal), 4) - 1
+    assert not any(":float32" in case.call for case in cases)
+    assert max(case.shape["V"] for case in cases) > 100
 
 
 def test_a_model_is_drawn_on_its_own_operands() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,31 @@ def test_names_are_lower_snake_case(name: str) -> None:
         {"kernels": "scan"},
         {"causal": "sometimes"},
         {"batches": "none"},
+        {"sizes": ("C", 64)},
+        {"sizes": {"Q": (64,)}},
+        {"sizes": {"C": ()}},
+        {"sizes": {"C": 64}},
+        {"sizes": {"C": range(4)}},
     ],
 )
 def test_declarations_that_mean_nothing_are_refused(declared: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="'declares'.*" + next(iter(declared))):
         ssmperf.backend("scan", name="declares", **declared)(lambda log_a, b: None)
     assert "declares" not in registry.backend_names("scan")
+
+
+def test_sizes_that_a_backend_does_not_take_are_refused_with_those_that_it_takes() -> None:
+    entry = registry.backend("scan", "sequential")
+    for legal, size, message in (
+        (range(8, 129, 8), 12, "C = 12 (it takes multiples of 8 up to 128)"),
+        (range(1, 5), 5, "C = 5 (it takes 1 to 4)"),
+        (range(3, 12, 4), 4, "C = 4 (it takes 3, 7 and so on to 11)"),
+        ((64, 128), 65, "C = 65 (it takes 64, 128)"),
+    ):
+        confined = replace(entry, sizes={"C": legal})
+        assert confined.refusal(device="cpu", shape={"B": 1, "C": size}) == message
+        assert confined.refusal(device="cpu", shape={"B": 1, "C": legal[-1]}) is None
+        assert confined.refusal(device="cpu", shape={"B": 1}) is confined.refusal(device="cpu") is None
 
 
 @pytest.mark.parametrize(
