@@ -26,6 +26,7 @@ from .blocks import (
     locate_heads_first,
 )
 from .chunks import COUNTS
+from .groups import Spans
 
 LEAST = tl.constexpr(-1e4)  # a log gate below makes its chunk wide, and a factor of 0, as this one does
 
@@ -197,14 +198,14 @@ def la_spans(
 
 @triton.jit
 def load_spans(spans, resets, edges, at, live, C: tl.constexpr):
-    """Sums and resets of a chunk, its edges, and its resets in all; zeros where the chunk is not live."""
+    """The scalar gates of a chunk; zeros where it is not live."""
     steps = tl.arange(0, C)
     span = tl.load(spans + at * C + steps, mask=live, other=0.0)
     reset = tl.load(resets + at * C + steps, mask=live, other=0)
     start = tl.load(edges + at * 2, mask=live, other=0.0)
     end = tl.load(edges + at * 2 + 1, mask=live, other=0.0)
     reset_end = tl.load(resets + at * C + C - 1, mask=live, other=0)
-    return span, reset, start, end, reset_end
+    return Spans(span, reset, start, end, reset_end)
 
 
 @triton.jit
