@@ -87,3 +87,75 @@ class Spans(NamedTuple):
     start: Any
     end: Any
     reset_end: Any
+
+
+class GradOperands(NamedTuple):
+    """What gradients are made of: the walk's queries x and keys w, keys k without decay, v, do and log gates.
+
+    states, adjoints: at the edges of chunks, (B·H, chunks, K, V).
+    """
+
+    x: Any
+    w: Any
+    k: Any
+    v: Any
+    do: Any
+    log_a: Any
+    states: Any
+    adjoints: Any
+
+
+class GradResults(NamedTuple):
+    """Gradients; dscores, boundary and turns: of wide chunks, for `la_grad_key`.
+
+    dq_states, dk_states: where the parts of wide chunks through states go, which may be dq and dk.
+    """
+
+    dscores: Any
+    boundary: Any
+    turns: Any
+    dq_states: Any
+    dk_states: Any
+    dq: Any
+    dk: Any
+    dlog_a: Any
+    dphase: Any
+
+
+class GradChunk(NamedTuple):
+    """A program's chunk. tile: of keys. head: number of batch and head. start: first step.
+
+    begin: row of that step in (B, T, H, ·). left: steps from it on. at: row in tensors with one per chunk.
+    """
+
+    tile: Any
+    head: Any
+    start: Any
+    begin: Any
+    left: Any
+    at: Any
+    T: Any
+    H: Any
+
+
+class GradTask(NamedTuple):
+    """Constants of gradients: see `la_grads`."""
+
+    GATE: Any
+    CONST: Any
+    TURN: Any
+    FADED: Any
+    SHARED: Any
+    PRECISION: Any
+    PART: Any
+
+
+class GradTile(NamedTuple):
+    """Constants of gradients: sizes. K, KG, V: of a head, KG of its gates. C, BK, BV: of tiles."""
+
+    K: Any
+    KG: Any
+    V: Any
+    C: Any
+    BK: Any
+    BV: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -23,7 +25,84 @@ from .blocks import (
     store_starts,
 )
 from .chunks import COUNTS
+from .groups import GradChunk, GradOperands, GradResults, GradTask, GradTile
 from .heads import key_head_offset
+
+
+class Channels(NamedTuple):
+    """Channels of a program, and for phases their other parts, with signs under J: see `turns`."""
+
+    keys: Any
+    partner: Any
+    sign: Any
+
+
+class Cells(NamedTuple):
+    """Where the chunk's channels lie in (B, T, H, K), [C, BK], and which of them exist."""
+
+    rows: Any
+    inside: Any
+
+
+class Through(NamedTuple):
+    """Products of a chunk with its state and adjoint: see `through_states`."""
+
+    dscore: Any
+    dx: Any
+    dw: Any
+    ends: Any
+    turn_ends: Any
+
+
+class GateRows(NamedTuple):
+    """Log gates of a chunk: address of the first step's, distance between two steps, columns of channels."""
+
+    base: Any
+    stride: Any
+    columns: Any
+
+
+class ScalarDecay(NamedTuple):
+    """Scalar gates of a chunk; their factors from its start to each step and from each step to its end."""
+
+    spans: Any
+    from_start: Any
+    to_end: Any
+
+
+@triton.jit
+def load_steps(x, own, columns, C: tl.constexpr, W: tl.constexpr):
+    """The chunk's steps of x (B, T, H, W) at the given columns."""
+    return load_chunk(x + own.begin * W, own.left, own.H * W, columns, C, W)
+
+
+@triton.jit
+def load_turned(x, own, channels, BACK: tl.constexpr, TILE):
+    """J times the chunk's steps of x (B, T, H, K), or (BACK) -J; float32."""
+    tile = load_steps(x, own, channels.partner, TILE.C, TILE.K).to(tl.float32)
+    return tile * (-channels.sign[None, :] if BACK else channels.sign[None, :])
+
+
+@triton.jit
+def gate_rows(log_a, own, keys, GATE: tl.constexpr, CONST: tl.constexpr, TILE):
+    """Find the chunk's log gates."""
+    columns = keys
+    if GATE == KEY:
+        columns = gate_columns(keys, TILE.K, TILE.KG)
+    stride = gate_stride(own.H, TILE.KG, GATE, CONST)
+    base = gate_base(log_a, own.head, own.T, own.H, TILE.KG, GATE, CONST) + own.start * stride
+    return GateRows(base, stride, columns)
+
+
+@triton.jit
+def sums_from_middle(gates, left, PART: tl.constexpr, TILE):
+    """Sums of log gates by channel from the chunk's middle to each step, [C, BK]."""
+    C: tl.constexpr = TILE.C
+    steps = tl.arange(0, C)
+    log_gates = load_chunk(gates.base, left, gates.stride, gates.columns, C, TILE.KG)
+    to_step = (steps[None, :] <= steps[:, None]).to(tl.float32)
+    to_middle = (steps[None, :] < C // 2).to(tl.float32)
+    return summed((to_step - to_middle).to(PART), log_gates, PART)
 
 
 @triton.jit
@@ -61,134 +140,201 @@ def la_grads(
         if start >= end:
             return
     begin, left = head_offset(bh, T, H) + start * H, end - start
-    steps = tl.arange(0, C)
-    keys = tile * BK + tl.arange(0, BK)
-    at = bh * NT + chunk
-    dscore = tl.zeros((C, C), dtype=tl.float32)
-    dx = tl.zeros((C, BK), dtype=tl.float32)
-    dw = tl.zeros((C, BK), dtype=tl.float32)
-    ends = tl.zeros((BK,), dtype=tl.float32)
+    steps, keys = tl.arange(0, C), tile * BK + tl.arange(0, BK)
+    own = GradChunk(tile, bh, start, begin, left, bh * NT + chunk, T, H)
+    operands = GradOperands(x, w, k, v, do, log_a, states, adjoints)
+    results = GradResults(dscores, boundary, turns, dq, dk, dq, dk, dlog_a, dphase)
+    TASK: tl.constexpr = GradTask(GATE, CONST, TURN, FADED, SHARED, PRECISION, PART)
+    TILE: tl.constexpr = GradTile(K, KG, V, C, BK, BV)
+    channels = Channels(keys, (), ())
     if TURN:
         partner, sign = partners(keys, K)
-        turn_ends = tl.zeros((BK,), dtype=tl.float32)
-    for first in range(0, V, BV):
-        values = first + tl.arange(0, BV)
-        do_tile = load_chunk(do + begin * V, left, H * V, values, C, V)
-        v_tile = load_chunk(v + begin * V, left, H * V, values, C, V)
-        state = load_rows(states + at * K * V, keys, K, V, values, V)
-        adjoint = load_rows(adjoints + at * K * V, keys, K, V, values, V)
-        dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=PRECISION)
-        dx = tl.dot(do_tile, tl.trans(state), dx, input_precision=PRECISION)
-        dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=PRECISION)
-        if GATE != NONE:
-            ends += tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), axis=1)
-        if TURN:
-            across = load_rows(states + at * K * V, partner, K, V, values, V).to(tl.float32)
-            turn_ends -= tl.sum(across * adjoint.to(tl.float32), axis=1) * sign
-    key_begin, key_heads = begin, H
-    if SHARED > 1:
-        key_heads = H // SHARED
-        key_begin = key_head_offset(bh, T, H, SHARED) + start * key_heads
-    x_tile = load_chunk(x + key_begin * K, left, key_heads * K, keys, C, K)
-    w_tile = load_chunk(w + key_begin * K, left, key_heads * K, keys, C, K)
+        channels = Channels(keys, partner, sign)
+
+    dscore, dx, dw, ends, turn_ends = through_states(operands, own, channels, TASK, TILE)
+    x_tile, w_tile = load_key_heads(x, w, own, keys, TASK, TILE)
     dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
     inside = (steps < left)[:, None] & (keys < K)[None, :]
-    rows = begin * K + (steps[:, None] * (H * K) + keys[None, :])
+    cells = Cells(begin * K + (steps[:, None] * (H * K) + keys[None, :]), inside)
     if GATE == KEY:
-        between = tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)
+        between = tl.load(factors + own.at * 3 * K + K + keys, mask=keys < K, other=0.0)
         ends = ends * between
         if TURN:
             turn_ends = turn_ends * between
-        gated = gate_columns(keys, K, KG)
-        stride = gate_stride(H, KG, KEY, CONST)
-        base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
-        if tl.load(wide + at) != 0:
-            cells = at * C * C + steps[:, None] * C + steps[None, :]
-            tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
-            to_end = tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, True))
-            dw = dw * to_end
-            begin_factor = tl.load(factors + at * 3 * K + keys, mask=keys < K, other=0.0)
-            ends = ends * begin_factor * begin_factor
-            k_tile = load_chunk(k + begin * K, left, H * K, keys, C, K).to(tl.float32)
-            store_starts(boundary, block_starts(k_tile * dw, ends, C, BK), at, keys, True, K, C)
-            if TURN:
-                turn_ends = turn_ends * begin_factor * begin_factor
-                k_tile = load_chunk(k + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-                store_starts(turns, block_starts(-k_tile * dw, turn_ends, C, BK), at, keys, True, K, C)
-            dx = dx * tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, False))
-            tl.store(dq + rows, dx.to(dq.dtype.element_ty), mask=inside)
-            tl.store(dk + rows, dw.to(dk.dtype.element_ty), mask=inside)
+        gates = gate_rows(log_a, own, keys, KEY, CONST, TILE)
+        if tl.load(wide + own.at) != 0:
+            through = Through(dscore, dx, dw, ends, turn_ends)
+            store_wide(through, factors, gates, k, results, own, channels, cells, TASK, TILE)
             return
         ends += tl.sum(w_tile.to(tl.float32) * dw, axis=0)
     if GATE == SCALAR:
-        span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, True, C)
-        from_start, to_end = linked(span_start, 0, span, reset), linked(span, reset, span_end, reset_end)
-        if FADED:
-            near = tl.load(wide + at) == 0
-            from_start = tl.where(near, tl.exp(-span_start), from_start)
-            to_end = tl.where(near, tl.exp(span_end), to_end)
-        dx = dx * from_start[:, None]
-        dw = dw * to_end[:, None]
-        total = linked(span_start, 0, span_end, reset_end)
-        through = tl.sum(total * ends, axis=0)
-        carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
-        if TURN:
-            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * -sign[None, :]
-            before = (steps[None, :] < steps[:, None]).to(PART)
-            dturn = summed(before, turned * dw, PART) + (total * turn_ends)[None, :]
-        if tl.load(wide + at) != 0:
-            factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
-            factor = tl.where(steps[:, None] > steps[None, :], factor, 0.0)
-        elif FADED:
-            factor = tl.full((C, C), 1.0, dtype=tl.float32)
-        else:
-            factor = tl.exp(span)[:, None] * tl.exp(-span)[None, :]
-        same = tl.sum(tl.where(steps[:, None] == steps[None, :], dscore, 0.0), axis=1)[:, None]
-        weights = tl.where(steps[:, None] > steps[None, :], dscore * factor, 0.0).to(x.dtype.element_ty)
-        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
-        inner = tl.dot(tl.trans(weights), x_tile, input_precision=PRECISION)
-        if TURN:
-            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-            local_turn = turned * inner
-            turned = load_chunk(x + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-            local_turn += turned * dx
-            dturn += summed((steps[None, :] >= steps[:, None]).to(PART), local_turn, PART)
-            tl.store(dphase + rows, dturn, mask=inside)
-        local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * inner, axis=1)
-        # a sum over steps, and no scan: Triton cannot lay those out on sm_100
-        pairs = tl.where(steps[:, None] <= steps[None, :], local[None, :], carried[None, :])
-        dgate = tl.sum(pairs, axis=1) + through
-        stride = gate_stride(H, K, SCALAR, CONST)
-        base = gate_base(log_a, bh, T, H, K, SCALAR, CONST) + start * stride
-        gates = tl.load(base + steps * stride, mask=steps < left, other=0.0)
-        dgate = tl.where(gates == float("-inf"), 0.0, dgate)
-        tl.store(dlog_a + (begin + steps * H) * tl.cdiv(K, BK) + tile, dgate, mask=steps < left)
-        dx += same * w_tile.to(tl.float32)
-        dw += inner + same * x_tile.to(tl.float32)
+        decay = chunk_decay(spans, resets, edges, wide, own, FADED, C)
+        dx = dx * decay.from_start[:, None]
+        dw = dw * decay.to_end[:, None]
+        through = Through(dscore, dx, dw, ends, turn_ends)
+        dx, dw = scalar_grads(
+            through, x_tile, w_tile, decay, wide, operands, results, own, channels, cells, TASK, TILE
+        )
     else:
         if TURN:
-            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-            turn_ends -= tl.sum(turned * dw, axis=0)
+            turn_ends -= tl.sum(load_turned(w, own, channels, False, TILE) * dw, axis=0)
         weights = dscore.to(x.dtype.element_ty)
-        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
-        dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)
+        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)  # [C, C] @ [C, K]
+        dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)  # [C, C] @ [C, K]
     if TURN and GATE != SCALAR:
-        later = (steps[None, :] >= steps[:, None]).to(PART)
-        turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-        local_turn = turned * dw
-        turned = load_chunk(x + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
-        dturn = summed(later, local_turn + turned * dx, PART) + turn_ends[None, :]
-        tl.store(dphase + rows, dturn, mask=inside)
+        store_phases(dx, dw, turn_ends, operands, dphase, own, channels, cells, TASK, TILE)
     if GATE == KEY:
         # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
         local = x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw
         later = (steps[None, :] >= steps[:, None]).to(PART)
-        tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
-        gates = load_chunk(base, left, stride, gated, C, KG)
-        to_step = (steps[None, :] <= steps[:, None]).to(tl.float32)
-        to_middle = (steps[None, :] < C // 2).to(tl.float32)
-        sums = summed((to_step - to_middle).to(PART), gates, PART)
+        tl.store(dlog_a + cells.rows, summed(later, local, PART) + ends[None, :], mask=inside)
+        sums = sums_from_middle(gates, left, PART, TILE)
         dx = dx * tl.exp(sums)
         dw = dw * tl.exp(-sums)
-    tl.store(dq + rows, dx.to(dq.dtype.element_ty), mask=inside)
-    tl.store(dk + rows, dw.to(dk.dtype.element_ty), mask=inside)
+    tl.store(dq + cells.rows, dx.to(dq.dtype.element_ty), mask=inside)
+    tl.store(dk + cells.rows, dw.to(dk.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def through_states(operands, own, channels, TASK, TILE):
+    """Products of do and v with each other and with the chunk's state and adjoint.
+
+    dscore [C, C], dx and dw [C, BK] through states, and what passes through the whole chunk [BK], for gates
+    and for phases: rowsum(state ⊙ adjoint), before its decay between the edges.
+    """
+    dscore = tl.zeros((TILE.C, TILE.C), dtype=tl.float32)
+    dx = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    dw = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    ends = tl.zeros((TILE.BK,), dtype=tl.float32)
+    turn_ends = tl.zeros((TILE.BK,), dtype=tl.float32)
+    K: tl.constexpr = TILE.K
+    V: tl.constexpr = TILE.V
+    for first in range(0, V, TILE.BV):
+        values = first + tl.arange(0, TILE.BV)
+        do_tile = load_steps(operands.do, own, values, TILE.C, V)
+        v_tile = load_steps(operands.v, own, values, TILE.C, V)
+        state = load_rows(operands.states + own.at * K * V, channels.keys, K, V, values, V)
+        adjoint = load_rows(operands.adjoints + own.at * K * V, channels.keys, K, V, values, V)
+        dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=TASK.PRECISION)  # [C, V] @ [V, C]
+        dx = tl.dot(do_tile, tl.trans(state), dx, input_precision=TASK.PRECISION)  # [C, V] @ [V, K]
+        dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=TASK.PRECISION)  # [C, V] @ [V, K]
+        if TASK.GATE != NONE:
+            ends += tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), axis=1)
+        if TASK.TURN:
+            across = load_rows(operands.states + own.at * K * V, channels.partner, K, V, values, V)
+            across = across.to(tl.float32)
+            turn_ends -= tl.sum(across * adjoint.to(tl.float32), axis=1) * channels.sign
+    return Through(dscore, dx, dw, ends, turn_ends)
+
+
+@triton.jit
+def load_key_heads(x, w, own, keys, TASK, TILE):
+    """Queries and keys of the walk, of the key head."""
+    K: tl.constexpr = TILE.K
+    key_begin, key_heads = own.begin, own.H
+    if TASK.SHARED > 1:
+        key_heads = own.H // TASK.SHARED
+        key_begin = key_head_offset(own.head, own.T, own.H, TASK.SHARED) + own.start * key_heads
+    x_tile = load_chunk(x + key_begin * K, own.left, key_heads * K, keys, TILE.C, K)
+    w_tile = load_chunk(w + key_begin * K, own.left, key_heads * K, keys, TILE.C, K)
+    return x_tile, w_tile
+
+
+@triton.jit
+def store_wide(through, factors, gates, k, results, own, channels, cells, TASK, TILE):
+    """Store what `la_grad_key` needs of a wide chunk: dscores, parts through states, block starts."""
+    C: tl.constexpr = TILE.C
+    K: tl.constexpr = TILE.K
+    dscore, dx, dw, ends, turn_ends = through
+    steps, keys = tl.arange(0, C), channels.keys
+    pairs = own.at * C * C + steps[:, None] * C + steps[None, :]
+    tl.store(results.dscores + pairs, dscore.to(results.dscores.dtype.element_ty), mask=own.tile == 0)
+    dw = dw * tl.exp(decay(gates.base, 0, own.left, gates.stride, gates.columns, TILE.KG, C, KEY, True))
+    begin_factor = tl.load(factors + own.at * 3 * K + keys, mask=keys < K, other=0.0)
+    ends = ends * begin_factor * begin_factor
+    k_tile = load_steps(k, own, keys, C, K).to(tl.float32)
+    starts = block_starts(k_tile * dw, ends, C, TILE.BK)
+    store_starts(results.boundary, starts, own.at, keys, True, K, C)
+    if TASK.TURN:
+        turn_ends = turn_ends * begin_factor * begin_factor
+        k_tile = load_turned(k, own, channels, False, TILE)
+        starts = block_starts(-k_tile * dw, turn_ends, C, TILE.BK)
+        store_starts(results.turns, starts, own.at, keys, True, K, C)
+    dx = dx * tl.exp(decay(gates.base, 0, own.left, gates.stride, gates.columns, TILE.KG, C, KEY, False))
+    tl.store(results.dq_states + cells.rows, dx.to(results.dq_states.dtype.element_ty), mask=cells.inside)
+    tl.store(results.dk_states + cells.rows, dw.to(results.dk_states.dtype.element_ty), mask=cells.inside)
+
+
+@triton.jit
+def store_phases(dx, dw, turn_ends, operands, dphase, own, channels, cells, TASK, TILE):
+    """Store the gradient of phases; dx and dw have their parts inside the chunk."""
+    steps = tl.arange(0, TILE.C)
+    later = (steps[None, :] >= steps[:, None]).to(TASK.PART)
+    local_turn = load_turned(operands.w, own, channels, False, TILE) * dw
+    turned = load_turned(operands.x, own, channels, False, TILE)
+    dturn = summed(later, local_turn + turned * dx, TASK.PART) + turn_ends[None, :]
+    tl.store(dphase + cells.rows, dturn, mask=cells.inside)
+
+
+@triton.jit
+def chunk_decay(spans, resets, edges, wide, own, FADED: tl.constexpr, C: tl.constexpr):
+    """Factors of scalar gates between the chunk's edges and its steps."""
+    found = load_spans(spans, resets, edges, own.at, True, C)
+    from_start = linked(found.start, 0, found.span, found.reset)
+    to_end = linked(found.span, found.reset, found.end, found.reset_end)
+    if FADED:
+        near = tl.load(wide + own.at) == 0
+        from_start = tl.where(near, tl.exp(-found.start), from_start)
+        to_end = tl.where(near, tl.exp(found.end), to_end)
+    return ScalarDecay(found, from_start, to_end)
+
+
+@triton.jit
+def pair_decay(spans, wide, own, FADED: tl.constexpr, C: tl.constexpr):
+    """Factors [C, C] of scalar gates from each step to those after it."""
+    steps = tl.arange(0, C)
+    span, reset = spans.span, spans.reset
+    if tl.load(wide + own.at) != 0:
+        factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
+        factor = tl.where(steps[:, None] > steps[None, :], factor, 0.0)
+    elif FADED:
+        factor = tl.full((C, C), 1.0, dtype=tl.float32)
+    else:
+        factor = tl.exp(span)[:, None] * tl.exp(-span)[None, :]
+    return factor
+
+
+@triton.jit
+def scalar_grads(through, x_tile, w_tile, decay, wide, operands, results, own, channels, cells, TASK, TILE):
+    """dx and dw with their parts inside the chunk; stores the gradients of scalar gates, and of phases."""
+    C: tl.constexpr = TILE.C
+    PART: tl.constexpr = TASK.PART
+    dscore, dx, dw, ends, turn_ends = through
+    steps, spans = tl.arange(0, C), decay.spans
+    total = linked(spans.start, 0, spans.end, spans.reset_end)
+    dgate = tl.sum(total * ends, axis=0)
+    carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
+    if TASK.TURN:
+        turned = load_turned(operands.w, own, channels, True, TILE)
+        before = (steps[None, :] < steps[:, None]).to(PART)
+        dturn = summed(before, turned * dw, PART) + (total * turn_ends)[None, :]
+    factor = pair_decay(spans, wide, own, TASK.FADED, C)
+    same = tl.sum(tl.where(steps[:, None] == steps[None, :], dscore, 0.0), axis=1)[:, None]
+    weights = tl.where(steps[:, None] > steps[None, :], dscore * factor, 0.0).to(x_tile.dtype)
+    dx = tl.dot(weights, w_tile, dx, input_precision=TASK.PRECISION)  # [C, C] @ [C, K]
+    inner = tl.dot(tl.trans(weights), x_tile, input_precision=TASK.PRECISION)  # [C, C] @ [C, K]
+    if TASK.TURN:
+        local_turn = load_turned(operands.w, own, channels, False, TILE) * inner
+        local_turn += load_turned(operands.x, own, channels, False, TILE) * dx
+        dturn += summed((steps[None, :] >= steps[:, None]).to(PART), local_turn, PART)
+        tl.store(results.dphase + cells.rows, dturn, mask=cells.inside)
+    local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * inner, axis=1)
+    # a sum over steps, and no scan: Triton cannot lay those out on sm_100
+    pairs = tl.where(steps[:, None] <= steps[None, :], local[None, :], carried[None, :])
+    dgate = tl.sum(pairs, axis=1) + dgate
+    gates = gate_rows(operands.log_a, own, steps, SCALAR, TASK.CONST, TILE)
+    log_gate = tl.load(gates.base + steps * gates.stride, mask=steps < own.left, other=0.0)
+    dgate = tl.where(log_gate == float("-inf"), 0.0, dgate)
+    parts = results.dlog_a + (own.begin + steps * own.H) * tl.cdiv(TILE.K, TILE.BK) + own.tile
+    tl.store(parts, dgate, mask=steps < own.left)
+    return dx + same * w_tile.to(tl.float32), dw + (inner + same * x_tile.to(tl.float32))
