@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -11,15 +13,21 @@ from .blocks import (
     KEY,
     block_starts,
     decay,
-    gate_base,
-    gate_stride,
     load_chunk,
     load_rows,
     locate_heads_first,
     store_starts,
 )
 from .chunks import COUNTS
-from .walk_grads import summed
+from .groups import GradChunk, GradOperands, GradResults, GradTask, GradTile
+from .walk_grads import Through, gate_rows, load_steps, summed
+
+
+class Both(NamedTuple):
+    """Both parts of complex channels."""
+
+    re: Any
+    im: Any
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -45,104 +53,154 @@ def la_grads_turned(
         if start >= end:
             return
     begin, left = head_offset(bh, T, H) + start * H, end - start
-    steps = tl.arange(0, C)
-    keys = tile * BK + tl.arange(0, BK)
-    at = bh * NT + chunk
-    dscore = tl.zeros((C, C), dtype=tl.float32)
-    dx_re = tl.zeros((C, BK), dtype=tl.float32)
-    dx_im = tl.zeros((C, BK), dtype=tl.float32)
-    dw_re = tl.zeros((C, BK), dtype=tl.float32)
-    dw_im = tl.zeros((C, BK), dtype=tl.float32)
-    ends = tl.zeros((BK,), dtype=tl.float32)
-    turn_ends = tl.zeros((BK,), dtype=tl.float32)
-    real, imaginary = at * K * V, (at * K + KG) * V
-    for first in range(0, V, BV):
-        values = first + tl.arange(0, BV)
-        do_tile = load_chunk(do + begin * V, left, H * V, values, C, V)
-        v_tile = load_chunk(v + begin * V, left, H * V, values, C, V)
-        state_re = load_rows(states + real, keys, KG, V, values, V)
-        state_im = load_rows(states + imaginary, keys, KG, V, values, V)
-        adjoint_re = load_rows(adjoints + real, keys, KG, V, values, V)
-        adjoint_im = load_rows(adjoints + imaginary, keys, KG, V, values, V)
-        dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=PRECISION)
-        dx_re = tl.dot(do_tile, tl.trans(state_re), dx_re, input_precision=PRECISION)
-        dx_im = tl.dot(do_tile, tl.trans(state_im), dx_im, input_precision=PRECISION)
-        dw_re = tl.dot(v_tile, tl.trans(adjoint_re), dw_re, input_precision=PRECISION)
-        dw_im = tl.dot(v_tile, tl.trans(adjoint_im), dw_im, input_precision=PRECISION)
+    steps, keys = tl.arange(0, C), tile * BK + tl.arange(0, BK)
+    own = GradChunk(tile, bh, start, begin, left, bh * NT + chunk, T, H)
+    operands = GradOperands(x, w, k, v, do, log_a, states, adjoints)
+    results = GradResults(dscores, boundary, turns, dq_states, dk_states, dq, dk, dlog_a, dphase)
+    TASK: tl.constexpr = GradTask(KEY, CONST, TURN, False, 1, PRECISION, PART)
+    TILE: tl.constexpr = GradTile(K, KG, V, C, BK, BV)
+
+    dscore, dx, dw, ends, turn_ends = through_both_parts(operands, own, keys, TASK, TILE)
+    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
+    inside = (steps < left)[:, None] & (keys < KG)[None, :]
+    between = tl.load(factors + own.at * 3 * K + K + keys, mask=keys < KG, other=0.0)
+    ends = ends * between
+    turn_ends = turn_ends * between
+    gates = gate_rows(log_a, own, keys, KEY, CONST, TILE)
+    if tl.load(wide + own.at) != 0:
+        through = Through(dscore, dx, dw, ends, turn_ends)
+        store_both_wide(through, factors, gates, k, results, own, inside, TASK, TILE)
+        return
+
+    x_tile, w_tile = load_both(x, own, keys, TILE), load_both(w, own, keys, TILE)
+    ends += tl.sum(w_tile.re.to(tl.float32) * dw.re + w_tile.im.to(tl.float32) * dw.im, axis=0)
+    if TURN:
+        turn_ends += tl.sum(w_tile.re.to(tl.float32) * dw.im - w_tile.im.to(tl.float32) * dw.re, axis=0)
+    weights = dscore.to(x.dtype.element_ty)
+    dx = add_products(dx, weights, w_tile, PRECISION)
+    dw = add_products(dw, tl.trans(weights), x_tile, PRECISION)
+    # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
+    x_tile = Both(x_tile.re.to(tl.float32), x_tile.im.to(tl.float32))
+    w_tile = Both(w_tile.re.to(tl.float32), w_tile.im.to(tl.float32))
+    later = (steps[None, :] >= steps[:, None]).to(PART)
+    rows = begin * KG + (steps[:, None] * (H * KG) + keys[None, :])
+    local = x_tile.re * dx.re + x_tile.im * dx.im - w_tile.re * dw.re - w_tile.im * dw.im
+    tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
+    if TURN:
+        local = x_tile.im * dx.re - x_tile.re * dx.im + w_tile.im * dw.re - w_tile.re * dw.im
+        tl.store(dphase + rows, summed(later, local, PART) + turn_ends[None, :], mask=inside)
+
+    log_gates = load_chunk(gates.base, left, gates.stride, keys, C, KG)
+    earlier = steps[None, :] <= steps[:, None]
+    to_middle = (steps[None, :] < C // 2).to(tl.float32)
+    sums = summed((earlier.to(tl.float32) - to_middle).to(PART), log_gates, PART)
+    cos, sin = rotation(phase, angles, earlier, own, keys, inside, NT, chunk, KP, FIXED, NVIDIA, TILE)
+    rows = begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
+    factor = tl.exp(sums)
+    store_back(dq, rows, dx.re * factor, dx.im * factor, cos, sin, inside, KG, TO)
+    factor = tl.exp(-sums)
+    store_back(dk, rows, dw.re * factor, dw.im * factor, cos, sin, inside, KG, TO)
+
+
+@triton.jit
+def load_both(x, own, keys, TILE):
+    """Both parts of the chunk's steps of x (B, T, H, K)."""
+    K: tl.constexpr = TILE.K
+    re = load_chunk(x + own.begin * K, own.left, own.H * K, keys, TILE.C, TILE.KG)
+    im = load_chunk(x + own.begin * K + TILE.KG, own.left, own.H * K, keys, TILE.C, TILE.KG)
+    return Both(re, im)
+
+
+@triton.jit
+def add_products(sums, weights, tile, PRECISION: tl.constexpr):
+    """Add the products of weights with both parts of a tile."""
+    re = tl.dot(weights, tile.re, sums.re, input_precision=PRECISION)  # [C, C] @ [C, K]
+    im = tl.dot(weights, tile.im, sums.im, input_precision=PRECISION)  # [C, C] @ [C, K]
+    return Both(re, im)
+
+
+@triton.jit
+def through_both_parts(operands, own, keys, TASK, TILE):
+    """Do what `through_states` does for both parts of complex channels."""
+    KG: tl.constexpr = TILE.KG
+    V: tl.constexpr = TILE.V
+    dscore = tl.zeros((TILE.C, TILE.C), dtype=tl.float32)
+    dx_re = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    dx_im = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    dw_re = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    dw_im = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
+    ends = tl.zeros((TILE.BK,), dtype=tl.float32)
+    turn_ends = tl.zeros((TILE.BK,), dtype=tl.float32)
+    real, imaginary = own.at * TILE.K * V, (own.at * TILE.K + KG) * V
+    for first in range(0, V, TILE.BV):
+        values = first + tl.arange(0, TILE.BV)
+        do_tile = load_steps(operands.do, own, values, TILE.C, V)
+        v_tile = load_steps(operands.v, own, values, TILE.C, V)
+        state_re = load_rows(operands.states + real, keys, KG, V, values, V)
+        state_im = load_rows(operands.states + imaginary, keys, KG, V, values, V)
+        adjoint_re = load_rows(operands.adjoints + real, keys, KG, V, values, V)
+        adjoint_im = load_rows(operands.adjoints + imaginary, keys, KG, V, values, V)
+        dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=TASK.PRECISION)  # [C, V] @ [V, C]
+        # [C, V] @ [V, K]
+        dx_re = tl.dot(do_tile, tl.trans(state_re), dx_re, input_precision=TASK.PRECISION)
+        dx_im = tl.dot(do_tile, tl.trans(state_im), dx_im, input_precision=TASK.PRECISION)
+        dw_re = tl.dot(v_tile, tl.trans(adjoint_re), dw_re, input_precision=TASK.PRECISION)
+        dw_im = tl.dot(v_tile, tl.trans(adjoint_im), dw_im, input_precision=TASK.PRECISION)
         s_re, s_im = state_re.to(tl.float32), state_im.to(tl.float32)
         a_re, a_im = adjoint_re.to(tl.float32), adjoint_im.to(tl.float32)
         ends += tl.sum(s_re * a_re + s_im * a_im, axis=1)
-        if TURN:
+        if TASK.TURN:
             turn_ends += tl.sum(s_re * a_im - s_im * a_re, axis=1)
-    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
-    inside = (steps < left)[:, None] & (keys < KG)[None, :]
-    between = tl.load(factors + at * 3 * K + K + keys, mask=keys < KG, other=0.0)
-    ends = ends * between
-    turn_ends = turn_ends * between
-    stride = gate_stride(H, KG, KEY, CONST)
-    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
-    if tl.load(wide + at) != 0:
-        cells = at * C * C + steps[:, None] * C + steps[None, :]
-        tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
-        to_end = tl.exp(decay(base, 0, left, stride, keys, KG, C, KEY, True))
-        dw_re, dw_im = dw_re * to_end, dw_im * to_end
-        begin_factor = tl.load(factors + at * 3 * K + keys, mask=keys < KG, other=0.0)
-        lead = begin_factor * begin_factor
-        k_re = load_chunk(k + begin * K, left, H * K, keys, C, KG).to(tl.float32)
-        k_im = load_chunk(k + begin * K + KG, left, H * K, keys, C, KG).to(tl.float32)
-        starts = block_starts(k_re * dw_re + k_im * dw_im, ends * lead, C, BK)
-        store_starts(boundary, starts, at, keys, True, KG, C)
-        if TURN:
-            starts = block_starts(k_re * dw_im - k_im * dw_re, turn_ends * lead, C, BK)
-            store_starts(turns, starts, at, keys, True, KG, C)
-        from_start = tl.exp(decay(base, 0, left, stride, keys, KG, C, KEY, False))
-        rows = begin * K + (steps[:, None] * (H * K) + keys[None, :])
-        tl.store(dq_states + rows, (dx_re * from_start).to(dq_states.dtype.element_ty), mask=inside)
-        tl.store(dq_states + KG + rows, (dx_im * from_start).to(dq_states.dtype.element_ty), mask=inside)
-        tl.store(dk_states + rows, dw_re.to(dk_states.dtype.element_ty), mask=inside)
-        tl.store(dk_states + KG + rows, dw_im.to(dk_states.dtype.element_ty), mask=inside)
-        return
+    return Through(dscore, Both(dx_re, dx_im), Both(dw_re, dw_im), ends, turn_ends)
 
-    x_re = load_chunk(x + begin * K, left, H * K, keys, C, KG)
-    x_im = load_chunk(x + begin * K + KG, left, H * K, keys, C, KG)
-    w_re = load_chunk(w + begin * K, left, H * K, keys, C, KG)
-    w_im = load_chunk(w + begin * K + KG, left, H * K, keys, C, KG)
-    ends += tl.sum(w_re.to(tl.float32) * dw_re + w_im.to(tl.float32) * dw_im, axis=0)
-    if TURN:
-        turn_ends += tl.sum(w_re.to(tl.float32) * dw_im - w_im.to(tl.float32) * dw_re, axis=0)
-    weights = dscore.to(x.dtype.element_ty)
-    dx_re = tl.dot(weights, w_re, dx_re, input_precision=PRECISION)
-    dx_im = tl.dot(weights, w_im, dx_im, input_precision=PRECISION)
-    weights = tl.trans(weights)
-    dw_re = tl.dot(weights, x_re, dw_re, input_precision=PRECISION)
-    dw_im = tl.dot(weights, x_im, dw_im, input_precision=PRECISION)
-    # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
-    x_re, x_im = x_re.to(tl.float32), x_im.to(tl.float32)
-    w_re, w_im = w_re.to(tl.float32), w_im.to(tl.float32)
-    later = (steps[None, :] >= steps[:, None]).to(PART)
-    rows = begin * KG + (steps[:, None] * (H * KG) + keys[None, :])
-    local = x_re * dx_re + x_im * dx_im - w_re * dw_re - w_im * dw_im
-    tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
-    if TURN:
-        local = x_im * dx_re - x_re * dx_im + w_im * dw_re - w_re * dw_im
-        tl.store(dphase + rows, summed(later, local, PART) + turn_ends[None, :], mask=inside)
 
-    gates = load_chunk(base, left, stride, keys, C, KG)
-    earlier = steps[None, :] <= steps[:, None]
-    to_middle = (steps[None, :] < C // 2).to(tl.float32)
-    sums = summed((earlier.to(tl.float32) - to_middle).to(PART), gates, PART)
+@triton.jit
+def store_both_wide(through, factors, gates, k, results, own, inside, TASK, TILE):
+    """Store what `la_grad_key` needs of a wide chunk, as `store_wide` does, of both parts."""
+    C: tl.constexpr = TILE.C
+    K: tl.constexpr = TILE.K
+    KG: tl.constexpr = TILE.KG
+    dscore, dx, dw, ends, turn_ends = through
+    steps, keys = tl.arange(0, C), gates.columns
+    pairs = own.at * C * C + steps[:, None] * C + steps[None, :]
+    tl.store(results.dscores + pairs, dscore.to(results.dscores.dtype.element_ty), mask=own.tile == 0)
+    to_end = tl.exp(decay(gates.base, 0, own.left, gates.stride, keys, KG, C, KEY, True))
+    dw = Both(dw.re * to_end, dw.im * to_end)
+    begin_factor = tl.load(factors + own.at * 3 * K + keys, mask=keys < KG, other=0.0)
+    lead = begin_factor * begin_factor
+    k_re = load_chunk(k + own.begin * K, own.left, own.H * K, keys, C, KG).to(tl.float32)
+    k_im = load_chunk(k + own.begin * K + KG, own.left, own.H * K, keys, C, KG).to(tl.float32)
+    starts = block_starts(k_re * dw.re + k_im * dw.im, ends * lead, C, TILE.BK)
+    store_starts(results.boundary, starts, own.at, keys, True, KG, C)
+    if TASK.TURN:
+        starts = block_starts(k_re * dw.im - k_im * dw.re, turn_ends * lead, C, TILE.BK)
+        store_starts(results.turns, starts, own.at, keys, True, KG, C)
+    from_start = tl.exp(decay(gates.base, 0, own.left, gates.stride, keys, KG, C, KEY, False))
+    rows = own.begin * K + (steps[:, None] * (own.H * K) + keys[None, :])
+    to = results.dq_states
+    tl.store(to + rows, (dx.re * from_start).to(to.dtype.element_ty), mask=inside)
+    tl.store(to + KG + rows, (dx.im * from_start).to(to.dtype.element_ty), mask=inside)
+    to = results.dk_states
+    tl.store(to + rows, dw.re.to(to.dtype.element_ty), mask=inside)
+    tl.store(to + KG + rows, dw.im.to(to.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def rotation(
+    phase, angles, earlier, own, keys, inside, NT, chunk, KP: tl.constexpr, FIXED: tl.constexpr,
+    NVIDIA: tl.constexpr, TILE,
+):  # fmt: skip
+    """Cosine and sine of the angles by which the chunk's queries and keys were turned, [C, BK]."""
+    steps = tl.arange(0, TILE.C)
     columns = keys if KP > 1 else keys * 0
-    row = bh % H * KP if FIXED else begin * KP + steps[:, None] * (H * KP)
+    row = own.head % own.H * KP if FIXED else own.begin * KP + steps[:, None] * (own.H * KP)
     angle = tl.load(phase + row + columns[None, :], mask=inside, other=0.0)
-    before_chunk = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=keys < KG, other=0.0)
+    before_chunk = tl.load(
+        angles + (own.head * (NT + 1) + chunk) * KP + columns, mask=keys < TILE.KG, other=0.0
+    )
     # two numbers of float16 hold 22 bits of a turn
     turned = summed(earlier.to(tl.float16), turns_of(angle), tl.float16)
-    cos, sin = cos_sin_of_turns(turned + before_chunk[None, :] * 0.15915494309189535, NVIDIA)
-    rows = begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
-    factor = tl.exp(sums)
-    store_back(dq, rows, dx_re * factor, dx_im * factor, cos, sin, inside, KG, TO)
-    factor = tl.exp(-sums)
-    store_back(dk, rows, dw_re * factor, dw_im * factor, cos, sin, inside, KG, TO)
+    return cos_sin_of_turns(turned + before_chunk[None, :] * 0.15915494309189535, NVIDIA)
 
 
 @triton.jit

@@ -84,11 +84,8 @@ def load_turned(x, own, channels, BACK: tl.constexpr, TILE):
 
 
 @triton.jit
-def gate_rows(log_a, own, keys, GATE: tl.constexpr, CONST: tl.constexpr, TILE):
-    """Find the chunk's log gates."""
-    columns = keys
-    if GATE == KEY:
-        columns = gate_columns(keys, TILE.K, TILE.KG)
+def gate_rows(log_a, own, columns, GATE: tl.constexpr, CONST: tl.constexpr, TILE):
+    """Find the chunk's log gates; under key gates at the given columns."""
     stride = gate_stride(own.H, TILE.KG, GATE, CONST)
     base = gate_base(log_a, own.head, own.T, own.H, TILE.KG, GATE, CONST) + own.start * stride
     return GateRows(base, stride, columns)
@@ -161,7 +158,7 @@ def la_grads(
         ends = ends * between
         if TURN:
             turn_ends = turn_ends * between
-        gates = gate_rows(log_a, own, keys, KEY, CONST, TILE)
+        gates = gate_rows(log_a, own, gate_columns(keys, K, KG), KEY, CONST, TILE)
         if tl.load(wide + own.at) != 0:
             through = Through(dscore, dx, dw, ends, turn_ends)
             store_wide(through, factors, gates, k, results, own, channels, cells, TASK, TILE)
