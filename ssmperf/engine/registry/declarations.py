@@ -331,8 +331,8 @@ class Backend:
             return f"no {layout} layout (it takes {', '.join(self.layouts)})"
         if gate_kind is not None and self.gates is not None and gate_kind not in self.gates:
             return f"no {gate_kind} gates (it takes {', '.join(self.gates)})"
-        if length is not None and self.lengths is not None:
-            return self.lengths(length)
+        if length is not None and self.lengths is not None and (problem := self.lengths(length)):
+            return problem
         return next(filter(None, (size_problem(*each, shape or {}) for each in self.sizes.items())), None)
 
 

@@ -175,6 +175,9 @@ def test_sizes_that_a_backend_does_not_take_are_refused_with_those_that_it_takes
         assert confined.refusal(device="cpu", shape={"B": 1, "C": size}) == message
         assert confined.refusal(device="cpu", shape={"B": 1, "C": legal[-1]}) is None
         assert confined.refusal(device="cpu", shape={"B": 1}) is confined.refusal(device="cpu") is None
+        both = replace(confined, lengths=lambda T: "too long" if T > 64 else None)
+        assert both.refusal(device="cpu", length=64, shape={"C": size}) == message
+        assert both.refusal(device="cpu", length=65, shape={"C": size}) == "too long"
 
 
 @pytest.mark.parametrize(
