@@ -20,7 +20,7 @@ from .blocks import (
 )
 from .chunks import COUNTS
 from .groups import GradChunk, GradOperands, GradResults, GradTask, GradTile
-from .walk_grads import Through, gate_rows, load_steps, summed
+from .walk_grads import Through, gate_rows, load_steps, summed, sums_from_middle
 
 
 class Both(NamedTuple):
@@ -90,11 +90,8 @@ def la_grads_turned(
         local = x_tile.im * dx.re - x_tile.re * dx.im + w_tile.im * dw.re - w_tile.re * dw.im
         tl.store(dphase + rows, summed(later, local, PART) + turn_ends[None, :], mask=inside)
 
-    log_gates = load_chunk(gates.base, left, gates.stride, keys, C, KG)
-    earlier = steps[None, :] <= steps[:, None]
-    to_middle = (steps[None, :] < C // 2).to(tl.float32)
-    sums = summed((earlier.to(tl.float32) - to_middle).to(PART), log_gates, PART)
-    cos, sin = rotation(phase, angles, earlier, own, keys, inside, NT, chunk, KP, FIXED, NVIDIA, TILE)
+    sums = sums_from_middle(gates, left, PART, TILE)
+    cos, sin = rotation(phase, angles, own, keys, inside, NT, chunk, KP, FIXED, NVIDIA, TILE)
     rows = begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
     factor = tl.exp(sums)
     store_back(dq, rows, dx.re * factor, dx.im * factor, cos, sin, inside, KG, TO)
@@ -168,8 +165,8 @@ def store_both_wide(through, factors, gates, k, results, own, inside, TASK, TILE
     dw = Both(dw.re * to_end, dw.im * to_end)
     begin_factor = tl.load(factors + own.at * 3 * K + keys, mask=keys < KG, other=0.0)
     lead = begin_factor * begin_factor
-    k_re = load_chunk(k + own.begin * K, own.left, own.H * K, keys, C, KG).to(tl.float32)
-    k_im = load_chunk(k + own.begin * K + KG, own.left, own.H * K, keys, C, KG).to(tl.float32)
+    k_tile = load_both(k, own, keys, TILE)
+    k_re, k_im = k_tile.re.to(tl.float32), k_tile.im.to(tl.float32)
     starts = block_starts(k_re * dw.re + k_im * dw.im, ends * lead, C, TILE.BK)
     store_starts(results.boundary, starts, own.at, keys, True, KG, C)
     if TASK.TURN:
@@ -187,7 +184,7 @@ def store_both_wide(through, factors, gates, k, results, own, inside, TASK, TILE
 
 @triton.jit
 def rotation(
-    phase, angles, earlier, own, keys, inside, NT, chunk, KP: tl.constexpr, FIXED: tl.constexpr,
+    phase, angles, own, keys, inside, NT, chunk, KP: tl.constexpr, FIXED: tl.constexpr,
     NVIDIA: tl.constexpr, TILE,
 ):  # fmt: skip
     """Cosine and sine of the angles by which the chunk's queries and keys were turned, [C, BK]."""
@@ -199,7 +196,8 @@ def rotation(
         angles + (own.head * (NT + 1) + chunk) * KP + columns, mask=keys < TILE.KG, other=0.0
     )
     # two numbers of float16 hold 22 bits of a turn
-    turned = summed(earlier.to(tl.float16), turns_of(angle), tl.float16)
+    earlier = (steps[None, :] <= steps[:, None]).to(tl.float16)
+    turned = summed(earlier, turns_of(angle), tl.float16)
     return cos_sin_of_turns(turned + before_chunk[None, :] * 0.15915494309189535, NVIDIA)
 
 
