@@ -256,7 +256,7 @@ class TimedAnswers:
         count = REPEATED if self.variation.combines else REPEATED_ALONE
         repeated = self.secret.sample(mixed, len(mixed) if len(mixed) <= FEW else count)
         for index in dict.fromkeys([*list(alike)[:FEW], *repeated]):
-            if self._repeats(index, found[index]):
+            if self._repeats(index, found[index], after_another=index in alike):
                 continue
             if index in alike:
                 one, other = alike[index]
@@ -267,8 +267,13 @@ class TimedAnswers:
             )
         return None
 
-    def _repeats(self, index: int, products: list[float]) -> bool:
-        """Call the pass again, untimed, on the values of a call; tell whether the answer is the same."""
+    def _repeats(self, index: int, products: list[float], *, after_another: bool) -> bool:
+        """Call the pass again, untimed, on the values of a call; tell whether the answer is the same.
+
+        after_another: and before it on others. Whose answer was the last one's, may be so again.
+        """
+        if after_another:
+            self._call(self.variation.draw(self.secret, mixed=True))
         tensors = [each.detach() for each in tensors_of(self._call(self.draws[index]))]
         return self.sums.fits(tensors) and all(
             abs(mine - product) <= limit * norm(tensor)

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.plugins.late import (
+    TIMED,
+    Planted,
+    filled_at_once,
+    mode_left_on,
+    stale_at_times,
+    subclass_when_timed,
+    unseen_by_known_vectors,
+    with_signature,
+    without_the_last_batch_item,
+)
 from support.processes.in_process import CEILINGS
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
-from ssmperf.engine.measure.answers import Projection
 from ssmperf.engine.operands.variation import CallSecret
+from ssmperf.engine.trial.sums import Sums
 from ssmperf.engine.trial.timed_answers import FULL, FULL_ALONE, TimedAnswers
 from ssmperf.suitekit import registry
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
-UNTIMED = 13  # calls that judging, memory and preparation surely make before the first timed one
 PASSES = ("forward", "backward", "forward_backward")
 
-Planted = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+@pytest.fixture(autouse=True)
+def timed_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the timed calls of each test for the faults that begin with them."""
+    before = TimedAnswers.before
+
+    def counting(self: TimedAnswers, *, timed: bool) -> None:
+        TIMED["calls"] += timed
+        before(self, timed=timed)
+
+    monkeypatch.setitem(TIMED, "calls", 0)
+    monkeypatch.setattr(TimedAnswers, "before", counting)
 
 
 def measure(planted: Planted, recurrence: str = "scan", pass_: str = "forward", **declared: Any) -> Record:
@@ -53,81 +72,8 @@ def measure(planted: Planted, recurrence: str = "scan", pass_: str = "forward", 
     return run_case(case, Context("cpu", "env", Settings(0.01, 0.1), CEILINGS))
 
 
-def with_signature(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    import functools
-
-    return functools.wraps(like)(function)
-
-
 def right(definition: Callable[..., Any]) -> Callable[..., Any]:
     return with_signature(definition, lambda **operands: definition(**operands))
-
-
-def stale_at_times(definition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the last result again in two of five calls, once no judge can be expected."""
-    kept: dict[str, Any] = {"calls": 0}
-
-    def compute(**operands: Any) -> Any:
-        kept["calls"] += 1
-        late = kept["calls"] > UNTIMED and "result" in kept and not torch.is_grad_enabled()
-        if late and kept["calls"] % 5 in (1, 3):
-            return tuple(x.clone() for x in kept["result"])
-        kept["result"] = definition(**operands)
-        return tuple(x.clone() for x in kept["result"])
-
-    return with_signature(definition, compute)
-
-
-def filled_at_once(value: float) -> Planted:
-    """Make a fault: one of the timed calls gives this value."""
-
-    def plant(definition: Callable[..., Any]) -> Callable[..., Any]:
-        calls = [0]
-
-        def compute(**operands: Any) -> Any:
-            calls[0] += 1
-            time.sleep(0.03)  # so that few calls are timed
-            output, state = definition(**operands)
-            if calls[0] == UNTIMED + 1:
-                output = torch.full_like(output, value)
-            return output, state
-
-        return with_signature(definition, compute)
-
-    return plant
-
-
-def without_the_last_batch_item(definition: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave the last item of the batch as it comes, in later calls."""
-    calls = [0]
-
-    def compute(**operands: Any) -> Any:
-        calls[0] += 1
-        output, state = definition(**operands)
-        if calls[0] > UNTIMED:
-            output = torch.cat([output[:-1], torch.zeros_like(output[-1:])])
-        return output, state
-
-    return with_signature(definition, compute)
-
-
-def unseen_by_known_vectors(definition: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to later results what no vector that exists during the call can see."""
-    calls = [0]
-
-    def compute(**operands: Any) -> Any:
-        calls[0] += 1
-        output, state = definition(**operands)
-        if calls[0] > UNTIMED:
-            wrong = torch.randn(output.numel())
-            for vector in [each for each in gc.get_objects() if type(each) is Projection]:
-                signs = torch.outer(vector._row, vector._column).flatten()
-                if signs.numel() == wrong.numel():
-                    wrong -= signs * (wrong @ signs) / wrong.numel()
-            output = output + 10 * wrong.view_as(output)
-        return output, state
-
-    return with_signature(definition, compute)
 
 
 class Frozen(torch.autograd.Function):
@@ -278,43 +224,6 @@ def test_any_timed_call_may_be_judged_in_full(combines: bool) -> None:
     assert list(counts.values()) == pytest.approx(expected, rel=0.35)
 
 
-def mode_left_on(definition: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave a mode on in one of the timed calls."""
-    calls = [0]
-
-    def compute(**operands: Any) -> Any:
-        calls[0] += 1
-        result = definition(**operands)
-        if calls[0] == UNTIMED + 1:
-            Passing().__enter__()
-        return result
-
-    return with_signature(definition, compute)
-
-
-class Passing(TorchDispatchMode):
-    """Does nothing."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-def subclass_when_timed(definition: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a subclass of a tensor in later calls."""
-    calls = [0]
-
-    def compute(**operands: Any) -> Any:
-        calls[0] += 1
-        output, state = definition(**operands)
-        return (output.as_subclass(Own) if calls[0] > UNTIMED else output), state
-
-    return with_signature(definition, compute)
-
-
-class Own(Tensor):
-    """A tensor of its own kind."""
-
-
 @pytest.mark.parametrize(
     ("planted", "reason"), [(mode_left_on, "left a mode of torch on"), (subclass_when_timed, "no plain")]
 )
@@ -344,11 +253,39 @@ def test_equal_sums_of_two_mixtures_are_found_only_if_an_answer_is_not_its_own(s
     answers.draws = [CallSecret(seed=each) for each in range(30)]
     answers.variation = SimpleNamespace(combines=True)  # type: ignore[assignment]
     answers.secret = random.Random(0)  # type: ignore[assignment]
-    answers._repeats = lambda index, _: not stale or index != 17  # type: ignore[method-assign]
+    answers._repeats = lambda index, _, **__: not stale or index != 17  # type: ignore[method-assign]
     alike = {each: (float(each % 14 if each in (3, 17) else 100 + each),) for each in range(30)}
     answers._sums = SimpleNamespace(alike=lambda: alike)  # type: ignore[assignment]
     found = answers._repeating([[0.0] for _ in alike])
     assert found == ("timed calls 4 and 18 gave the same answer to different values" if stale else None)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_answer_that_is_returned_again_is_found_by_calls_that_return_it_again(first: int) -> None:
+    """Every other call returns the last one's answer, also of those that look for it."""
+    kept: list[Tensor] = []
+
+    def call(drawn: CallSecret) -> Tensor:
+        kept.append(kept[-1] if len(kept) % 2 != first and kept else torch.randn(64, generator=seeded(drawn)))
+        return kept[-1]
+
+    answers = TimedAnswers.__new__(TimedAnswers)
+    answers.secret = random.Random(first)  # type: ignore[assignment]
+    answers.variation = SimpleNamespace(  # type: ignore[assignment]
+        combines=False, draw=lambda secret, mixed: CallSecret(seed=secret.randrange(2**20))
+    )
+    answers._call = call  # type: ignore[method-assign]
+    answers.draws = [CallSecret(seed=seed) for seed in range(FEWEST_TIMED)]
+    answers._sums = Sums([torch.zeros(64)], answers.secret)
+    answers._limits = [1e-4]
+    for drawn in answers.draws:
+        answers.sums.add([call(drawn)], None)
+    assert "gave the same answer" in str(answers._repeating(answers.sums.products()))
+
+
+def seeded(drawn: CallSecret) -> torch.Generator:
+    assert drawn.seed is not None
+    return torch.Generator().manual_seed(drawn.seed)
 
 
 def draws_in_turn(count: int) -> TimedAnswers:
