@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.cases.pattern import misfit
+from ssmperf.engine.cases.pattern import fitted, misfit
 from ssmperf.engine.registry.declarations import PACKED, Backend, Recurrence
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 
@@ -203,11 +203,11 @@ class Target:
         device = next(iter(tensors.values())).device
         if device.type == "cpu":
             return None
-        gates, lengths = self.entry.gates is not None, self.entry.lengths is not None
+        gates, sizes = self.entry.gates is not None, self.entry.lengths is not None or self.entry.sizes
         return (
             device,
             self.definition.gate_kind(bound) if gates else None,
-            tuple([value.shape for value in tensors.values()]) if lengths else None,
+            tuple([value.shape for value in tensors.values()]) if sizes else None,
             *[(name, value.dtype) for name, value in tensors.items()],
         )
 
@@ -312,8 +312,14 @@ def _refusal(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -
         dtype=_dtype_name(data),
         gate_kind=definition.gate_kind(bound),
         length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None),
+        shape=_sizes(definition, tensors) if entry.sizes else None,
         capability=capability,
     )
+
+
+def _sizes(definition: Recurrence, tensors: Mapping[str, Any]) -> dict[str, int]:
+    """Find the sizes of a call's dimensions by their letters."""
+    return fitted(definition.operand_shapes, {name: value.shape for name, value in tensors.items()})[0]
 
 
 def _dtype_name(tensors: Sequence[Any]) -> str:

@@ -103,6 +103,13 @@ def misfit(patterns: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) -> 
 
     patterns, shapes: by operand; those without a pattern or without a shape are left out.
     """
+    return fitted(patterns, shapes)[1]
+
+
+def fitted(
+    patterns: Mapping[str, str], shapes: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, int], str | None]:
+    """Find the sizes of the letters up to the first shape that does not fit, and say what it must be."""
     sizes: dict[str, int] = {}
     for name, text in patterns.items():
         if name not in shapes:
@@ -112,9 +119,9 @@ def misfit(patterns: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) -> 
         if found is None:
             swapped = _exchanged(pattern, shape, sizes)
             guess = f": {swapped} look exchanged" if swapped else ""
-            return f"{name} is {_tuple(shape)}, {pattern.shown(sizes)}{guess}"
+            return sizes, f"{name} is {_tuple(shape)}, {pattern.shown(sizes)}{guess}"
         sizes |= found
-    return None
+    return sizes, None
 
 
 def _parse_axis(text: str) -> AxisSize:

@@ -218,3 +218,15 @@ def test_a_kind_of_call_that_was_taken_is_not_examined_again(monkeypatch: pytest
             target.check((), far | {"b": far["b"].long()})
         target.check((LOG_A, B), {})
     assert len(asked) == 6
+
+
+def test_compute_refuses_sizes_that_a_backend_does_not_declare(own_registrations: None) -> None:
+    @ssmperf.backend("scan", name="of_twos", sizes={"C": range(2, 9, 2)})
+    def of_twos(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:
+        return ssmperf.compute("scan", "sequential", log_a, b, initial_state, phase=phase)
+
+    ssmperf.compute("scan", "of_twos", LOG_A[..., :2], B[..., :2])
+    with pytest.raises(Unsupported, match="scan/of_twos C = 3"):
+        ssmperf.compute("scan", "of_twos", LOG_A, B)
+    target, far = direct.Target("scan", "of_twos"), torch.empty(2, 5, 2, device="meta")
+    assert target.kind({"log_a": far, "b": far}) != target.kind({"log_a": far[..., :1], "b": far[..., :1]})
