@@ -36,30 +36,12 @@ from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes.nursery import Nursery, NurseryEnded
 from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.processes.spares import Spares, imports_for
 from ssmperf.engine.registry.presets import Preset
 from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.engine.tune.ahead import compile_ahead, processes, worth
 from ssmperf.engine.tune.files import CURATED, Tuning
 
-# Imports of workers and the judge, some of which take seconds: a gradient imports sympy, and the first
-# call of a kernel in Triton imports torch's compiler.
-IMPORTS = (
-    "torch",
-    "sympy",
-    "ssmperf.engine.execute.context",
-    "ssmperf.engine.machine.ceilings",
-    "ssmperf.engine.machine.environment",
-    "ssmperf.engine.execute.worker",
-    "ssmperf.engine.execute.process_state",
-    "ssmperf.engine.trial.server",
-    "ssmperf.engine.trial.client",
-    "ssmperf.engine.registry:import_built_in",
-)
-IMPORTS_CUDA = (
-    "torch._dynamo",
-    "torch._higher_order_ops.triton_kernel_wrap",
-    "ssmperf.engine.machine.process_settings:name_triton_cache",
-)
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 
@@ -79,6 +61,7 @@ class LocalExecutor:
     specific: whether the run names backends or sizes; see `Context`.
     workers: how many workers share a GPU in suites whose cases may.
     watch_every: after how many cases of a foreign backend a worker looks at what they left changed in it.
+    spares: nurseries that have started already.
     """
 
     devices: Sequence[str]
@@ -93,6 +76,7 @@ class LocalExecutor:
     specific: bool = False
     workers: int = 1
     watch_every: int = 1
+    spares: Spares | None = None
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -324,8 +308,11 @@ class LaneProcesses:
     def _ready_nursery(self) -> Nursery:
         if self._of_workers is None:
             self.executor.log_dir.mkdir(parents=True, exist_ok=True)
-            imports = (*IMPORTS, *IMPORTS_CUDA) if self.device.startswith("cuda") else IMPORTS
-            self._of_workers = Nursery(imports, self._log("nursery"))
+            imports, spares, log = imports_for(self.device), self.executor.spares, self._log("nursery")
+            spare = None if spares is None else spares.take(imports)
+            if spare is not None:
+                spare.write_to(log)
+            self._of_workers = spare or Nursery(imports, log)
         return self._of_workers
 
     def _log(self, who: str) -> Path:

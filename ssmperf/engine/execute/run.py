@@ -26,10 +26,11 @@ from ssmperf.engine.plan import learning, nonce
 from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.plan.parts import shards
 from ssmperf.engine.plan.plan import Plan, Planned, make_plan
-from ssmperf.engine.plan.run_options import LOCAL, MOST_ROUNDS
+from ssmperf.engine.plan.run_options import LOCAL
 from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.processes.spares import Spares
 from ssmperf.engine.runs import nodes, scope, store, workloads
-from ssmperf.engine.runs.rounds import ROUND, round_of
+from ssmperf.engine.runs.rounds import ROUND, round_of, rounds_of
 from ssmperf.engine.runs.store import Run, Writer
 from ssmperf.engine.tune.files import META, resumed, write_configurations
 from ssmperf.errors import UsageError
@@ -74,17 +75,19 @@ def execute(
     progress: Progress | None = None,
     on_plan: Callable[[Sequence[Case]], None] = lambda cases: None,
     planned: Plan | None = None,
+    spares: Spares | None = None,
 ) -> Run:
     """Plan, run and store a request.
 
-    on_plan: called with the cases without a record before the first one begins. planned: see `open_run`.
+    on_plan: called with the cases without a record before the first one begins.
+    planned, spares: see `open_run`.
 
     Raises:
         UsageError: the selection is empty, the folder cannot be used, or a plug-in that is loaded calls this.
         WorkerFailed: no worker could be started.
     """
     progress = progress or Silent()
-    with open_run(request, progress, copies=True, planned=planned) as opened:
+    with open_run(request, progress, copies=True, planned=planned, spares=spares) as opened:
         rounds = opened.request.options.rounds or 1
         cases = opened.to_run
         done = sum((case.id, number) in opened.done for case in cases for number in range(rounds))
@@ -113,12 +116,13 @@ def open_run(
     partner: Partner | None = None,
     planned: Plan | None = None,
     watch_every: int = 1,
+    spares: Spares | None = None,
 ) -> Iterator[OpenRun]:
     """Plan a request, start or resume its folder, and keep its processes until the end of the block.
 
     copies: whether cases for which another one stands in get records.
     partner: takes turns with the worker; see `LocalExecutor`.
-    watch_every: see `LocalExecutor`.
+    watch_every, spares: see `LocalExecutor`.
     planned: the plan; None for that of the request. One that grows gets its cases by `OpenRun.add`.
 
     Raises:
@@ -134,10 +138,10 @@ def open_run(
         options = replace(
             request.options,
             nonce=nonce.resumed(request.options.nonce, meta, str(request.out)),
-            rounds=request.options.rounds or _rounds_of(meta),
+            rounds=request.options.rounds or rounds_of(meta),
         )
-        own = learning.resumed(request.learning, meta, str(request.out))
         options = replace(options, shard=shards.resumed(options.shard, meta, str(request.out)))
+        own = learning.resumed(request.learning, meta, str(request.out))
         request = replace(request, options=options, learning=own)
         whole, planned = planned, own_part(planned, request)
         writer, before = Writer.resume(request.out, _meta(planned, whole, request, meta))
@@ -162,6 +166,7 @@ def open_run(
         specific=request.selection.is_specific,
         workers=1 if partner is not None else request.selection.device.workers,
         watch_every=watch_every,
+        spares=spares,
     )
     try:
         with _executor(local, request).session() as session:
@@ -360,12 +365,6 @@ def _source_file(case: Case) -> Path | None:
     """Find the file that defines a case's backend, unless it is a built-in one."""
     backend = registry.backend(case.owner, case.backend)
     return registry.file_of("backend", f"{backend.of}/{backend.name}")
-
-
-def _rounds_of(meta: Mapping[str, Any]) -> int:
-    """Read the number of rounds of a run from its `run.json`."""
-    rounds = meta.get("rounds")
-    return rounds if isinstance(rounds, int) and 1 <= rounds <= MOST_ROUNDS else 1
 
 
 def _plugin_options(files: Sequence[str]) -> list[str]:

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,33 +31,40 @@ class NurseryEnded(Exception):
 class Nursery:
     """A process from which children are forked.
 
-    imports: modules that it imports before the first fork. log: file for its own output.
+    imports: modules that it imports before the first fork. log: file for its own output; None where that is
+        not known yet, see `write_to`.
 
     Raises:
         OSError: the process could not be started.
     """
 
-    def __init__(self, imports: Sequence[str], log: Path) -> None:
+    def __init__(self, imports: Sequence[str], log: Path | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.RLock()
+        self._log: Path | None = None
+        self._forked = False
         self.kept: set[int] = set()
         config = {"socket": theirs.fileno(), "imports": list(imports)}
         try:
-            with log.open("ab") as file:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", NURSERY, json.dumps(config)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    env=surroundings.variables(),
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(),),
-                )
+            self._output = tempfile.TemporaryFile() if log is None else log.open("ab")  # noqa: SIM115
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", NURSERY, json.dumps(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env=surroundings.variables(),
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
         except OSError:
             self._socket.close()
             raise
         finally:
             theirs.close()
+
+    def write_to(self, log: Path) -> None:
+        """Name the file in which its output is kept when it has ended."""
+        self._log = log
 
     @property
     def alive(self) -> bool:
@@ -86,6 +95,7 @@ class Nursery:
             NurseryEnded: the nursery has ended, or does not answer in time.
         """
         message = {"start": module, "config": dict(config), "names": list(descriptors)}
+        self._forked = True
         with self._lock:  # until it is among those that a sweep leaves
             reply = self._request(message, [log, *descriptors.values()], timeout_s)
             try:
@@ -107,12 +117,18 @@ class Nursery:
     def close(self) -> None:
         """End the process and all children."""
         self.kept.clear()
-        with contextlib.suppress(NurseryEnded):
-            self.sweep()
+        if self._forked:  # else it may be importing still, and not answer yet
+            with contextlib.suppress(NurseryEnded):
+                self.sweep()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
         self._socket.close()
+        if self._log is not None and not self._output.closed:
+            self._output.seek(0)
+            with self._log.open("ab") as file:
+                shutil.copyfileobj(self._output, file)
+        self._output.close()
 
     def _request(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = (), timeout_s: float = REPLY_S

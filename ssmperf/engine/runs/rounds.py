@@ -19,6 +19,7 @@ import numpy as np
 from ssmperf.engine.cases.reading import are_floats
 from ssmperf.engine.cases.record import ONLY_WHEN_OK, SPENT, Record, Status
 from ssmperf.engine.measure import statistics
+from ssmperf.engine.plan.run_options import MOST_ROUNDS
 
 ROUND = "round"  # the number of a record's round, in its numbers
 LATENCY = "latency_s"
@@ -40,6 +41,12 @@ SEVERITY = (
 )
 
 Rounds = Mapping[str, tuple[Record, ...]]  # the records of each case by its id, in the order of their rounds
+
+
+def rounds_of(meta: Mapping[str, Any]) -> int:
+    """Read the number of rounds of a run from its `run.json`."""
+    rounds = meta.get("rounds")
+    return rounds if isinstance(rounds, int) and 1 <= rounds <= MOST_ROUNDS else 1
 
 
 def round_of(record: Record) -> int:

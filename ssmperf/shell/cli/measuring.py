@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ssmperf.engine.plan.run_options import RunOptions
-from ssmperf.errors import ExitCode
+from ssmperf.engine.plan.run_options import RAY, Choices, RunOptions
+from ssmperf.errors import ExitCode, UsageError
 from ssmperf.shell.cli.app import app, fail, interrupted, load_plugins, loaded
 from ssmperf.shell.terminal.declared_options import with_axes, with_run_options
 from ssmperf.shell.terminal.options import Debug, Json, Plugins
 
 if TYPE_CHECKING:
     from ssmperf.engine.plan import Selection
+    from ssmperf.engine.processes.spares import Spares
 
 
 @app.command(
@@ -45,30 +47,50 @@ def run(
     **options: Any,
 ) -> None:
     """Measure the selected models and backends, and write a run folder."""
-    from ssmperf.engine.execute.request import Request
-    from ssmperf.engine.execute.run import execute
-    from ssmperf.engine.plan.parts.apart import planned_apart
-    from ssmperf.engine.tune import files
-    from ssmperf.shell.terminal import display
-    from ssmperf.shell.terminal.expectation import say_if_long
+    with _spares(plugin, options, planning=dry_run) as spares:  # before anything here imports torch
+        from ssmperf.engine.execute.request import Request
+        from ssmperf.engine.execute.run import execute
+        from ssmperf.engine.plan.parts.apart import planned_apart
+        from ssmperf.engine.tune import files
+        from ssmperf.shell.terminal import display
+        from ssmperf.shell.terminal.expectation import say_if_long
 
-    ask = partial(Request.of, suite, out=out, resume=resume, argv=sys.argv[1:], planning=dry_run, **options)
-    if dry_run:
-        load_plugins(plugin)
-        print(display.plan(ask()))
-        return
-    request, plan = planned_apart(plugin or (), ask)
-    try:
-        result = execute(request, display.progress(debug=debug), partial(say_if_long, request), plan)
-    except KeyboardInterrupt:
-        display.measured(request.out)
-        interrupted(request.out)
+        asked: dict[str, Any] = {"out": out, "resume": resume, "argv": sys.argv[1:], "planning": dry_run}
+        ask = partial(Request.of, suite, **asked, **options)
+        if dry_run:
+            load_plugins(plugin)
+            print(display.plan(ask()))
+            return
+        request, plan = planned_apart(plugin or (), ask)
+        try:
+            progress = display.progress(debug=debug)
+            result = execute(request, progress, partial(say_if_long, request), plan, spares)
+        except KeyboardInterrupt:
+            display.measured(request.out)
+            interrupted(request.out)
     display.table([result])
     notes = (*files.summary(result, options["write_configurations"]), *display.warnings(result))
     for line in (*notes, display.closing(result)):
         print(line)
     if strict and display.bad_cases(result):
         raise typer.Exit(ExitCode.BAD_CASE)
+
+
+def _spares(plugins: list[Path] | None, options: Mapping[str, Any], *, planning: bool) -> Spares:
+    """Start the nurseries of a run on this machine's devices, unless plug-ins have to be asked in a child.
+
+    planning: whether nothing will run.
+    """
+    from ssmperf.engine import registry
+    from ssmperf.engine.processes.spares import Spares, likely_devices
+
+    if planning or plugins or registry.has_installed() or options["executor"] == RAY:
+        return Spares(())
+    try:
+        chosen = Choices.taken_from({**options})
+    except UsageError:  # the request says it, after what is wrong before
+        return Spares(())
+    return Spares(likely_devices(chosen.device, chosen.devices))
 
 
 @app.command(

@@ -37,7 +37,7 @@ class Server:
 
     @functools.cached_property
     def imports(self) -> tuple[str, ...]:
-        from ssmperf.engine.execute.executor import IMPORTS
+        from ssmperf.engine.processes.spares import IMPORTS
 
         return IMPORTS
 

@@ -14,7 +14,6 @@ from support.processes.in_process import CEILINGS
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status
-from ssmperf.engine.execute.executor import IMPORTS
 from ssmperf.engine.execute.lane import WINDOW_S, contradiction
 from ssmperf.engine.execute.worker import is_out_of_memory
 from ssmperf.engine.judge.answer import Answer, call_backend, contract_of
@@ -25,6 +24,7 @@ from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
 from ssmperf.engine.plan.parts.household import household
 from ssmperf.engine.processes.nursery import Nursery
+from ssmperf.engine.processes.spares import IMPORTS
 from ssmperf.engine.trial.arena import Arena, Mappings
 from ssmperf.engine.trial.client import RemoteJudge
 from ssmperf.engine.trial.judge import Judge
