@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from . import details, packing, sections
 from .best_table import best_table
 
 if TYPE_CHECKING:
+    import jinja2
+
     from ssmperf import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -44,21 +47,32 @@ def render(
     data: for its scripts, by the id of the element that holds it, packed. plots: whether they need the
     plotting library.
     """
-    import jinja2
     import markupsafe
+
+    names = ("unpack.js", *scripts) if scripts else ()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **page,
+            data={name: packing.pack(value) for name, value in data.items()},
+            plotly=packing.plotting_library() if plots else None,
+            style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
+            scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Make what keeps the compiled templates."""
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["named"] = _named
-    names = ("unpack.js", *scripts) if scripts else ()
-    return environment.get_template(template).render(
-        **page,
-        data={name: packing.pack(value) for name, value in data.items()},
-        plotly=packing.plotting_library() if plots else None,
-        style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
-        scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
-    )
+    return environment
 
 
 def _named(text: str) -> str:

@@ -166,12 +166,17 @@ class Recurrence:
 
     @property
     def signature(self) -> inspect.Signature:
-        return inspect.signature(self.definition)
+        return _signature(self.definition)
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of the parameters, in order."""
         return tuple(self.signature.parameters)
+
+
+@functools.cache
+def _signature(definition: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(definition)  # plans ask for it thousands of times
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
+
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.place import place_of
@@ -29,7 +33,7 @@ def main() -> None:
             app()
             return
         try:
-            code = app(standalone_mode=False)
+            code = _command()(standalone_mode=False)
             sys.stdout.flush()  # where standard output is full, this is the last moment to say so
         except SsmperfError as error:
             fail(str(error), error.exit_code)
@@ -43,6 +47,14 @@ def main() -> None:
         if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
             fail("interrupted", ExitCode.INTERRUPTED)
         sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)
+
+
+@functools.cache
+def _command() -> TyperGroup:
+    """Make the command of all verbs and their options, once for a process that runs several."""
+    found = get_command(app)
+    assert isinstance(found, TyperGroup)
+    return found
 
 
 def _kind(error: Exception) -> str:
