@@ -22,24 +22,23 @@ def html(found: Reproduction, destination: Path | None = None) -> str | None:
 
 def _page(found: Reproduction) -> dict[str, Any]:
     """Give all data of the template."""
-    meta = found.meta
+    folders = (found, *found.others)
     return {
         "title": "What papers claim, and what we measured",
         "runs": [
             {
-                "name": found.path.name,
-                "path": units.plain(found.path),
-                "created": units.plain(meta.get("created")),
-                "command": units.plain(meta.get("command")),
-                "hardware": "; ".join(texts.places(found.results)) or units.plain(meta.get("hardware")),
+                "name": each.path.name,
+                "path": units.plain(each.path),
+                **{name: units.plain(each.meta.get(name)) for name in ("created", "command", "hardware")},
             }
+            for each in folders
         ],
         "conclusion": found.conclusion,
         "counts": [
             (_mark(each), str(each), sum(result.agreement is each for result in found.results), meaning)
             for each, meaning in texts.MEANINGS.items()
         ],
-        "preset": units.plain(meta.get("preset")),
+        "preset": "smoke" if any(each.meta.get("preset") == "smoke" for each in folders) else None,
         "claims": [_claim(each) for each in found.results],
     }
 

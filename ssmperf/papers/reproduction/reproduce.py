@@ -76,11 +76,13 @@ class Reproduction:
     """Claims with their results, and the folder on which they rest.
 
     meta: when, where and how, as `reproduce.json` holds it.
+    others: what further folders keep, where the results are of several.
     """
 
     path: Path
     meta: Mapping[str, Any]
     results: tuple[ClaimResult, ...]
+    others: tuple[Reproduction, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -191,7 +193,7 @@ def load_reproduction(path: File, *more: File) -> Reproduction:
         paths = ", ".join(str(each.path) for each in found)
         raise UsageError(f"{paths} keeps no result of a claim; known are {', '.join(registry.claims())}")
     results = tuple(first[name] for name in registry.claims() if name in first)
-    return Reproduction(found[0].path, found[0].meta, results)
+    return Reproduction(found[0].path, found[0].meta, results, tuple(found[1:]))
 
 
 def _load(kept: Folder) -> Reproduction:

@@ -269,3 +269,16 @@ def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: P
     assert "<code>one</code> is larger &lt;b&gt;" in str(registry.report("html", "claims")(named, None))
     assert "\x1b" not in str(registry.report("table", "claims")(found, tmp_path / "table.txt"))
     assert "\x1b" not in (tmp_path / "table.txt").read_text()
+
+
+def test_a_page_of_several_folders_names_each(tmp_path: Path) -> None:
+    register()
+    register("paper:other")
+    for name in ("paper:order", "paper:other"):
+        ssmperf.reproduce(name, out=tmp_path / name.replace(":", "-"), device="cpu", argv=["reproduce", name])
+    found = ssmperf.load_reproduction(tmp_path / "paper-order", tmp_path / "paper-other")
+    assert [each.claim.name for each in found.results] == ["paper:order", "paper:other"]
+    drawn = str(registry.report("html", "claims")(found, None))
+    for name in ("paper:order", "paper:other"):
+        assert f"<dd>{tmp_path / name.replace(':', '-')}</dd>" in drawn
+        assert f"<code>ssmperf reproduce {name}</code>" in drawn
