@@ -73,6 +73,40 @@ def sums_of_rows(x, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr):
     return tl.cumsum(cut, axis=0), totals, before
 
 
+@triton.jit
+def sums_of_turns(
+    phases, begun, inside, known, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Sum the turns of a chunk's steps up to each of its rows (C, BK), in the order of `sums_of_rows`.
+
+    phases: pointers to the steps' (C, BK), in radians. begun: to the angles at its start (1, BK).
+    """
+    turns = turns_of(tl.load(phases, mask=inside, other=0.0))
+    angle = tl.load(begun, mask=known, other=0.0)
+    turned, _, before = sums_of_rows(turns, C, PARTS, BK)
+    return tl.reshape(turned + before[None, :, :], (C, BK)) + angle * 0.15915494309189535
+
+
+@triton.jit
+def store_factors(
+    cells, first, second, lead, far, known, K: tl.constexpr, LEAD: tl.constexpr, NVIDIA: tl.constexpr
+):  # fmt: skip
+    """Store what the state of a chunk is multiplied by, of two of three the square roots: see `la_anchor`.
+
+    first, second: logarithms of the halves' decays (BK). lead: that of the first step, LEAD. far: whether the
+    chunk is wide. known: which channels exist.
+    """
+    if LEAD:
+        begin = exponential(0.5 * tl.where(far, lead, first), NVIDIA)
+        between = tl.where(far, exponential(first + second - lead, NVIDIA), 1.0)
+    else:
+        begin = tl.where(far, 1.0, exponential(0.5 * first, NVIDIA))
+        between = tl.where(far, exponential(first + second, NVIDIA), 1.0)
+    tl.store(cells, begin, mask=known)
+    tl.store(cells + K, between, mask=known)
+    tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, NVIDIA)), mask=known)
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
     q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT, places,
@@ -129,20 +163,13 @@ def la_anchor(
     first, second = tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
     far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
+    lead = first
     if LEAD:
         lead = tl.load(base + keys, mask=keys < KG, other=0.0).to(tl.float32)
         lead = tl.maximum(lead, LEAST, propagate_nan=tl.PropagateNan.ALL)
     for half in tl.static_range(K // KG):
         cells = factors + at * 3 * K + half * KG + keys
-        if LEAD:
-            begin = exponential(0.5 * tl.where(far, lead, first), NVIDIA)
-            between = tl.where(far, exponential(first + second - lead, NVIDIA), 1.0)
-        else:
-            begin = tl.where(far, 1.0, exponential(0.5 * first, NVIDIA))
-            between = tl.where(far, exponential(first + second, NVIDIA), 1.0)
-        tl.store(cells, begin, mask=keys < KG)
-        tl.store(cells + K, between, mask=keys < KG)
-        tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, NVIDIA)), mask=keys < KG)
+        store_factors(cells, first, second, lead, far, keys < KG, K, LEAD, NVIDIA)
 
     # in a wide chunk, no decay: its rows are written only as copies
     scale = tl.where(far, 0.0, 1.4426950408889634)
@@ -152,10 +179,8 @@ def la_anchor(
     if TURN:
         columns = channels if KP > 1 else channels * 0
         row = bh % H * KP if FIXED else (token + step * H) * KP
-        turns = turns_of(tl.load(phase + row + columns, mask=inside, other=0.0))
-        before_chunk = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
-        turned, _, before = sums_of_rows(turns, C, PARTS, BK)
-        turned = tl.reshape(turned + before[None, :, :], (C, BK)) + before_chunk * 0.15915494309189535
+        begun = angles + (bh * (NT + 1) + chunk) * KP + columns
+        turned = sums_of_turns(phase + row + columns, begun, inside, channels < KG, C, PARTS, BK)
         cos, sin = cos_sin_of_turns(turned, NVIDIA)
     if LATE:
         factor = exp2(sums, NVIDIA)
