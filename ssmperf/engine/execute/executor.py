@@ -31,7 +31,7 @@ from ssmperf.engine.execute.lane import (
 from ssmperf.engine.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.engine.machine.host_memory import available_memory_bytes
 from ssmperf.engine.plan.estimate import parted, workers_for
-from ssmperf.engine.plan.parts.groups import groups_of, kernels_of, longest_first
+from ssmperf.engine.plan.parts.groups import groups_of, kernels_of, loads_of, longest_first
 from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes.nursery import Nursery, NurseryEnded
@@ -135,8 +135,8 @@ class Session:
                 lane.end()  # its judge keeps references in the device's memory
         if every:
             parts = list(groups_of(every, shuffle))
-            ordered = longest_first(parts) if len(self.lanes) > 1 and shuffle is None else parts
-            _run(self.lanes, Groups(ordered), events)
+            several = len(self.lanes) > 1 and shuffle is None
+            _run(self.lanes, Groups(longest_first(parts), loads_of) if several else Groups(parts), events)
 
     @contextlib.contextmanager
     def serving(self, source: CaseSource, events: Events) -> Iterator[Serving]:

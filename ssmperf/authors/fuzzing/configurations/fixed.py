@@ -26,6 +26,7 @@ class FixedCases:
     def __iter__(self) -> Iterator[Case]:
         small, unit = self._class(SMALL), self._class(1)
         yield case_of(unit, FuzzExample())
+        yield from self._small_in_half_precision()  # the cheapest first
         yield case_of(small, replace(BATCH, lengths=(1,)))
         if self.space.recurrence.packs:
             for lengths in PACKINGS:
@@ -34,7 +35,6 @@ class FixedCases:
             yield case_of(replace(small, shared=2 if self.space.interpreted else 8), BATCH)
         for words in self._far():
             yield case_of(replace(small, words=(words,)), BATCH)
-        yield from self._small_in_half_precision()
         if not self.space.interpreted:  # there a grid has no largest axis, and takes hours
             yield from self._many_programs(unit)
 

@@ -56,3 +56,9 @@ def _group(case: Case) -> tuple[object, ...]:
 def kernels_of(case: Case) -> Hashable:
     """Name what backends compile for a case: other values of the same kind need nothing new."""
     return household(case), case.recurrence, gate_kind(case), case.dtype, case.model is None
+
+
+def loads_of(case: Case) -> Hashable:
+    """Name what a lane loads for a case: kernels are compiled for sizes of heads. See `longest_first`."""
+    sizes = tuple((letter, size) for letter, size in case.shape.items() if letter not in "BTHG")
+    return needs_fresh_process(case), kernels_of(case), sizes

@@ -22,8 +22,8 @@ from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute import executor, lane, worker, worker_process
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.executor import LocalExecutor
-from ssmperf.engine.execute.lane import Events
-from ssmperf.engine.plan.parts.groups import longest_first
+from ssmperf.engine.execute.lane import Events, Groups
+from ssmperf.engine.plan.parts.groups import loads_of, longest_first
 from ssmperf.engine.plan.parts.household import Household
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes import nursery
@@ -273,3 +273,16 @@ def test_several_devices_take_the_longest_cases_first() -> None:
     sizes = [Shape(B=1, T=T, C=1) for T in (8, 4096, 64)]
     cases = [Case("throughput", "scan", "sequential", size, operand_source="sigmoid/data") for size in sizes]
     assert [group[0].shape["T"] for group in longest_first([[case] for case in cases])] == [4096, 64, 8]
+
+
+def test_a_device_goes_on_with_kernels_that_it_has_loaded_until_none_else_are_left() -> None:
+    def case(C: int, T: int) -> Case:
+        size = Shape(B=1, T=T, C=C)
+        return Case("throughput", "scan", "sequential", size, operand_source="sigmoid/data")
+
+    cases = [case(C, T) for C, T in ((1, 64), (1, 4096), (1, 8), (2, 32), (1, 16))]
+    groups, taken = Groups(longest_first([[each] for each in cases]), loads_of), {0: [], 1: []}
+    for own in (0, 1, 0, 1, 0):
+        taken[own].append(groups.take(taken[own][-1:])[0])
+    assert [[each.shape["C"] for each in found] for found in taken.values()] == [[1, 1, 1], [2, 1]]
+    assert taken[0][0].shape["T"] == 4096 and not groups.take(taken[1])
