@@ -52,10 +52,11 @@ FUNCTION void arrive(int i) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [
 FUNCTION void arrive_when_copied(int i) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(numbered(i)) : "memory");
 }
+FUNCTION void meet() { asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory"); }  // a warpgroup
 // Shows what a warpgroup has written to itself and to products, or to products of whoever waits at barrier i.
 FUNCTION void publish() {
     fence_for_products();
-    asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
+    meet();
 }
 FUNCTION void publish_at(int i) {
     fence_for_products();
@@ -134,7 +135,16 @@ FUNCTION void product_64(float* d, const unsigned* a, unsigned right, bool more)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<IN_PIECES ? PLAIN : SWIZZLED>(right)),
           "r"((int)more));
 }
-// The same, with a right side that is contiguous along its columns.
+// The same of 32 columns in pieces, whose distance along the sum is in `right`.
+FUNCTION void product_32(float* d, const unsigned* a, unsigned right, bool more) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+        : EIGHT(d, 0), EIGHT(d, 8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(described<PLAIN>(right)), "r"((int)more));
+}
+// As product_64, with a right side that is contiguous along its columns.
 template <bool IN_PIECES = false>
 FUNCTION void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) {
     asm volatile(

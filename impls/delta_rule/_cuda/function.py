@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from .program import (
     WALK_BACK_ENDS,
     WALK_ENDS,
     WALK_KEEP,
+    WALK_WIDE,
+    WALK_WIDE_KEEP,
     Kernel,
     loaded,
 )
@@ -37,6 +40,7 @@ VECTORS = 5 * CHUNK  # numbers per chunk: gates, rates and their sums
 WALKED = 1.5  # a chunk of a walk with an output
 ENDED = 1.3  # without one
 MOVE = 2.0  # from the beginning of a segment to that of the next
+WIDE = math.inf  # a chunk of both strips in chunks of one; 1.5 is predicted, and no GPU has run it yet
 LAUNCHES = 10.0  # of the kernels that segments need beside
 
 
@@ -81,11 +85,17 @@ def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:
     return -(-chunks // -(-chunks // best))  # with none that is empty
 
 
+def is_wide(width: int, heads: int, processors: int) -> bool:
+    """Tell whether walks take less with both strips of a head's values in one block."""
+    waves, wide = -(-2 * heads // processors), -(-heads // processors)
+    return width > STRIP and WIDE * wide < waves
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Sizes of a call. n: sequences, B unless they are packed. count: places of chunks of a head.
 
-    segments: into which a head is cut, by time; 1 for none.
+    segments: into which a head is cut, by time; 1 for none. wide: see `is_wide`.
     """
 
     B: int
@@ -96,11 +106,13 @@ class Schedule:
     V: int
     bounds: Slot | None
     segments: int = 1
+    wide: bool = False
 
     @classmethod
     def of(cls, k: Slot, v: Slot, bounds: Slot | None, segments: int = 1) -> Schedule:
         B, T, H, V = v.shape
-        return cls(B, T, H, k.shape[2], k.shape[3], V, bounds, segments)
+        made = cls(B, T, H, k.shape[2], k.shape[3], V, bounds, segments)
+        return replace(made, wide=is_wide(V, made.heads, processors(v.device.index or 0)))
 
     @property
     def n(self) -> int:
@@ -148,6 +160,8 @@ class Schedule:
         strips = {
             WALK_ENDS: (self.segments - 1) * (values + keys),
             WALK_BACK_ENDS: (self.segments - 1) * values + keys,
+            WALK_WIDE: self.segments,
+            WALK_WIDE_KEEP: self.segments,
         }.get(kernel, self.segments * values)
         cut = self.segments, -(-self.count // self.segments)
         sizes = (*self.sizes, self.V, self.count, *cut, self.heads)
@@ -177,7 +191,7 @@ def forward_pass(
         begin = schedule.carry(plan, maps, ends, initial, back=False)
     o, final = plan.like(v), plan.empty((schedule.n, schedule.H, schedule.K, schedule.V), torch.float32)
     slots = (q, k, v, *chunks, begin, bounds, o, None, final, None)
-    schedule.walk(plan, WALK, slots)
+    schedule.walk(plan, WALK_WIDE if schedule.wide else WALK, slots)
     return o, final, *chunks, begin, maps
 
 
@@ -194,7 +208,8 @@ def backward_pass(
     tiles = STRIP * -(-V // STRIP)
     states, dstates = (schedule.per_chunk(plan, WIDEST * tiles, v.dtype) for _ in range(2))
     written, dx = (schedule.per_chunk(plan, CHUNK * tiles, v.dtype) for _ in range(2))
-    schedule.walk(plan, WALK_KEEP, (q, k, v, *chunks, begin, bounds, written, states, None, None))
+    keep = WALK_WIDE_KEEP if schedule.wide else WALK_KEEP
+    schedule.walk(plan, keep, (q, k, v, *chunks, begin, bounds, written, states, None, None))
     dend = dfinal
     if maps is not None:
         ends = schedule.per_segment(plan, V)

@@ -8,8 +8,8 @@ constexpr int WIDEST = 128;  // keys; a program has all of them
 constexpr int HALF = 8192;   // bytes of 64 rows of 64 numbers
 constexpr int VECTORS =
     5 * C;  // of a chunk: gamma, gamma_C / gamma, beta, and pairs of a sum of log gates and a number of resets
-constexpr int THIRDS =
-    3 * 168;  // registers that a thread of each of three groups may have together, or they wait for ever
+// Registers that a thread of each of three or four groups may have together, or they wait for ever.
+constexpr int THIRDS = 3 * 168, QUARTERS = 4 * 128;
 constexpr float RESET = -104.0f;  // float32 exp of anything below is 0
 
 // Low words of descriptors of the sides of products, in units of 16 bytes: tiles of 8 rows lie 1,024 bytes apart.
@@ -62,18 +62,34 @@ constexpr unsigned PIECES_BY_ROW = 1024 / 16 << 16, PIECES_BY_COLUMN = 128 / 16 
 FUNCTION unsigned along_pieces(int i) { return i * 2 * 1024 / 16; }
 FUNCTION unsigned down_pieces(int i) { return i * 16 * 16 / 16; }
 constexpr int SQUARE_BYTES = 2 * 16 * (64 + 48 + 32 + 16);  // of it that are stored
+// PACKED: rows of columns 32 to 63 begin with the 32nd. So a tile has rows first_row on from beginning_of on.
+constexpr int PACKED_BYTES = 4 * 1024 + 4 * 512;
+template <bool PACKED>
+FUNCTION int first_row(int piece) {
+    return PACKED && piece > 3 ? 32 : 0;
+}
+template <bool PACKED>
+FUNCTION unsigned beginning_of(int piece) {
+    return PACKED && piece > 3 ? 4096 + (piece - 4) * 512 : piece * 1024;
+}
+template <bool PACKED = false>
 FUNCTION void copy_square(unsigned to, const bfloat16* from, int i) {
     UNROLL
     for (int piece = 0; piece < 8; ++piece) {
-        int at = piece_of(piece / 2 * 16, piece * 8);
-        copy_bytes(to + 2 * at, from + at, (C - piece / 2 * 16) * 16, i);
+        int row = piece / 2 * 16;
+        copy_bytes(to + beginning_of<PACKED>(piece) + (row - first_row<PACKED>(piece)) * 16,
+                   from + piece_of(row, piece * 8), (C - row) * 16, i);
     }
 }
 // The rest of it, by the threads of a warpgroup.
+template <bool PACKED = false>
 FUNCTION void clear_square(unsigned to) {
     const float zeros[4] = {};
-    for (int each = thread() % 128; each < 8 * C; each += 128)
-        if (each % C < each / C / 2 * 16) put_four(to + each * 16, zeros);
+    for (int each = thread() % 128; each < 8 * C; each += 128) {
+        int piece = each / C, row = each % C;
+        if (row >= first_row<PACKED>(piece) && row < piece / 2 * 16)
+            put_four(to + beginning_of<PACKED>(piece) + (row - first_row<PACKED>(piece)) * 16, zeros);
+    }
 }
 
 // Packed sequences lie in one batch element; sequence n begins at bounds[n]. What there is per chunk has a place for

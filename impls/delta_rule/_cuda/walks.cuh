@@ -14,9 +14,36 @@ constexpr int OF_K = 0, OF_Q = 2 * HALF, OF_X = 4 * HALF, OF_HIGH = 5 * HALF, OF
 constexpr int OF_VECTORS = STAGES * STAGE, VECTORS_STAGE = 4 * VECTORS;
 constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
 constexpr int OF_HELD = OF_VECTORS + 4096, HELD_BYTES = 2 * HALF;           // the state as bfloat16
-constexpr int PRODUCER = 88, CHAIN = 232, BESIDE = 184;                     // registers of a thread of each group
+// Registers of a thread of each group.
+constexpr int PRODUCER = 88, CHAIN = 232, BESIDE = 184;
 static_assert(PRODUCER + CHAIN + BESIDE <= THIRDS);
 enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };  // barriers: of each stage, and of each walk's own
+
+// How a block divides shared memory and registers among its chains, of 64 values each. Two slots hold what a chain
+// gives to the group beside it: one chain takes turns, two have one each. For two there is room if y goes where v was
+// and the inverse has fewer of its zeros (PACKED).
+struct Narrow {
+    static constexpr int CHAINS = 1, TURNS = 2, SIZE = STAGE, HIGH = OF_HIGH, LOW = OF_LOW;
+    static constexpr int OF_VECTORS = STAGES * SIZE, HELD = OF_HELD;
+    static constexpr int PRODUCER = ::PRODUCER, CHAIN = ::CHAIN, BESIDE = ::BESIDE;
+    static constexpr bool PACKED = false;
+};
+struct Wide {
+    static constexpr int CHAINS = 2, TURNS = 1, HIGH = OF_X + 2 * HALF, LOW = HIGH + PACKED_BYTES;
+    static constexpr int SIZE = LOW + PACKED_BYTES, OF_VECTORS = STAGES * SIZE, HELD = OF_VECTORS + 4096;
+    static constexpr int PRODUCER = 32, CHAIN = 168, BESIDE = 144;
+    static constexpr bool PACKED = true;
+};
+static_assert(Wide::PRODUCER + 2 * Wide::CHAIN + Wide::BESIDE <= QUARTERS);
+template <class Layout>
+FUNCTION int slot_of(int chunk, int own) {
+    return Layout::CHAINS == 1 ? chunk % 2 : own;
+}
+// Where y of a chunk is, steps x values.
+template <class Layout>
+FUNCTION unsigned seen_at(int stage, int slot) {
+    return slot * HALF + (Layout::CHAINS == 1 ? Layout::HELD + 2 * HELD_BYTES : stage * Layout::SIZE + OF_X);
+}
 
 // Of the use of one of `count` buffers that take turns: the parity with which to wait until it has been filled. Its
 // n-th filling waits for the emptying before it, if there was one.
@@ -52,29 +79,34 @@ FUNCTION Strip strip_of(int block, const long long* bounds, int T, int H, int G,
 
 // Copies what the walk needs of a chunk. x: v or do, of so many values. READ: q, too. In bulk what kernels wrote for
 // kernels, since copies of 16 bytes soon wait for one another.
-template <bool READ>
+template <bool READ, class Layout = Narrow>
 FUNCTION void copy_in(const Strip& strip, int walked, int chunk, const bfloat16* q, const bfloat16* k,
                       const bfloat16* x, const bfloat16* high, const bfloat16* low, const float* vectors, int H, int G,
                       int K, int V, int values) {
     const int stage = walked % STAGES, left = strip.sequence.steps - chunk * C;
-    const unsigned to = stage * STAGE;
+    const unsigned to = stage * Layout::SIZE;
     const long long at = strip.sequence.place + chunk, key_row = (strip.key_row + (long long)chunk * C * G) * K;
     if (thread() == 0) {
         expect_bytes(FULL + stage, 2 * SQUARE_BYTES + VECTORS_STAGE);
-        copy_square(to + OF_HIGH, high + at * C * C, FULL + stage);
-        copy_square(to + OF_LOW, low + at * C * C, FULL + stage);
-        copy_bytes(OF_VECTORS + stage * VECTORS_STAGE, vectors + at * VECTORS, VECTORS_STAGE, FULL + stage);
+        copy_square<Layout::PACKED>(to + Layout::HIGH, high + at * C * C, FULL + stage);
+        copy_square<Layout::PACKED>(to + Layout::LOW, low + at * C * C, FULL + stage);
+        copy_bytes(Layout::OF_VECTORS + stage * VECTORS_STAGE, vectors + at * VECTORS, VECTORS_STAGE, FULL + stage);
     }
     copy_tile<C>(to + OF_K, k + key_row, (long long)G * K, left, K);
-    copy_half<C>(to + OF_X, x + (strip.row + (long long)chunk * C * H) * V + strip.first, (long long)H * V, left,
-                 values);
+    const bfloat16* first = x + (strip.row + (long long)chunk * C * H) * V + strip.first;
+    if (Layout::CHAINS == 2)
+        copy_tile<C>(to + OF_X, first, (long long)H * V, left, values);
+    else
+        copy_half<C>(to + OF_X, first, (long long)H * V, left, values);
     if (READ) copy_tile<C>(to + OF_Q, q + key_row, (long long)G * K, left, K);
     arrive_when_copied(FULL + stage);
 }
 
+template <class Layout = Narrow>
 FUNCTION void clear_squares() {
     for (int stage = 0; stage < STAGES; ++stage)
-        clear_square(stage * STAGE + OF_HIGH), clear_square(stage * STAGE + OF_LOW);
+        clear_square<Layout::PACKED>(stage * Layout::SIZE + Layout::HIGH),
+            clear_square<Layout::PACKED>(stage * Layout::SIZE + Layout::LOW);
 }
 
 // A thread's part of a state (K, V) in float32: of two values and 32 keys each.

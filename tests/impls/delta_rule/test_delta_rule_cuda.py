@@ -90,6 +90,26 @@ def test_segments_agree_with_the_definition(changed: Operands, monkeypatch: pyte
     plan.forget()
 
 
+WIDE: dict[str, Operands] = {
+    "five chunks": operands(4 * CHUNK + 3, B=2, G=1),
+    "part of the second strip": operands(CHUNK + 1, H=1, G=1, K=40, V=72, state=False),
+    "packed": CASES["packed"],
+}
+
+
+@pytest.mark.slow(but=("part*",))
+@pytest.mark.parametrize("name", WIDE)
+def test_two_strips_in_a_block_agree_with_the_definition(
+    name: str, host: HopperHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan.forget()
+    monkeypatch.setattr(function, "is_wide", lambda *sizes: True)
+    given = WIDE[name] | ({"cu_seqlens": BOUNDS.to(DEVICE)} if name == "packed" else {})
+    kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
+    plan.forget()
+    assert GPU or {"cuda_delta_walk_wide", "cuda_delta_walk_wide_keep"} <= {*host.launched}
+
+
 @pytest.mark.usefixtures("host")
 def test_takes_a_batch_without_elements() -> None:
     given = {name: x[:0].requires_grad_() for name, x in operands(70, H=1, G=1, K=16, V=16).items()}

@@ -38,8 +38,8 @@ struct Turns {  // a barrier of so many arrivals
     }
 };
 struct Block {
-    std::barrier<> all, groups[3]{std::barrier<>(128), std::barrier<>(128), std::barrier<>(128)};
-    Warp warps[12];
+    std::barrier<> all, groups[4]{std::barrier<>(128), std::barrier<>(128), std::barrier<>(128), std::barrier<>(128)};
+    Warp warps[16];
     Turns turns[16];
     unsigned left[128][4];
     std::vector<unsigned char> memory;
@@ -68,7 +68,8 @@ FUNCTION void wait_at(int i, int parity) { me.of->turns[i].wait(parity); }
 FUNCTION void wait_for_copied(int i, int parity) { wait_at(i, parity); }
 FUNCTION void arrive(int i) { me.of->turns[i].arrive(); }
 FUNCTION void arrive_when_copied(int i) { me.of->turns[i].arrive(); }
-FUNCTION void publish() { my_group().arrive_and_wait(); }
+FUNCTION void meet() { my_group().arrive_and_wait(); }
+FUNCTION void publish() { meet(); }
 FUNCTION void publish_at(int i) { arrive(i); }
 template <int COUNT>
 void more_registers() {}
@@ -156,6 +157,7 @@ void from_shared(float* d, unsigned left, unsigned right, bool more, bool left_t
 }
 template <bool IN_PIECES = false>
 void product_64(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, false, IN_PIECES); }
+FUNCTION void product_32(float* d, const unsigned* a, unsigned right, bool more) { from_registers<32>(d, a, right, more, false, true); }
 template <bool IN_PIECES = false>
 void product_64_turned(float* d, const unsigned* a, unsigned right, bool more) { from_registers<64>(d, a, right, more, true, IN_PIECES); }
 FUNCTION void product_128(float* d, const unsigned* a, unsigned right) { from_registers<128>(d, a, right, true, true); }
