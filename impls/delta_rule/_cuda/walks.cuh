@@ -1,7 +1,8 @@
 // What both walks share. A block walks through the chunks of a head, or of a segment of it, with a strip of 64 values
-// of its state. It has groups of four warps. One copies chunks to shared memory, three deep, and outputs from there.
-// One is the chain: it has the state, V x K, in its registers, and does what the next chunk waits for, and nothing
-// else. One finds what the chain takes or leaves, scores first, or has a thread that stores what is kept.
+// of its state, or two (Wide). It has groups of four warps. One copies chunks to shared memory, three deep, and outputs
+// from there. One for each strip is a chain: it has the state, V x K, in its registers, and does what the next chunk
+// waits for, and nothing else. One finds what the chain takes or leaves, scores first, or has a thread that stores what
+// is kept.
 //
 // Segments: first each is walked through from 0 and, without values, from I, which gives the map S -> M S + U that it
 // is; carry.cu finds the state in which each begins; then all are walked through for their results.

@@ -140,8 +140,8 @@ def open_run(
             nonce=nonce.resumed(request.options.nonce, meta, str(request.out)),
             rounds=request.options.rounds or rounds_of(meta),
         )
-        options = replace(options, shard=shards.resumed(options.shard, meta, str(request.out)))
         own = learning.resumed(request.learning, meta, str(request.out))
+        options = replace(options, shard=shards.resumed(options.shard, meta, str(request.out)))
         request = replace(request, options=options, learning=own)
         whole, planned = planned, own_part(planned, request)
         writer, before = Writer.resume(request.out, _meta(planned, whole, request, meta))

@@ -45,8 +45,8 @@ class Nursery:
         self._forked = False
         self.kept: set[int] = set()
         config = {"socket": theirs.fileno(), "imports": list(imports)}
+        self._output = tempfile.TemporaryFile() if log is None else log.open("ab")  # noqa: SIM115
         try:
-            self._output = tempfile.TemporaryFile() if log is None else log.open("ab")  # noqa: SIM115
             self.process = subprocess.Popen(
                 [sys.executable, "-m", NURSERY, json.dumps(config)],
                 stdin=subprocess.DEVNULL,
@@ -58,6 +58,7 @@ class Nursery:
             )
         except OSError:
             self._socket.close()
+            self._output.close()
             raise
         finally:
             theirs.close()

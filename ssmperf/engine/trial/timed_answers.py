@@ -270,7 +270,7 @@ class TimedAnswers:
     def _repeats(self, index: int, products: list[float], *, after_another: bool) -> bool:
         """Call the pass again, untimed, on the values of a call; tell whether the answer is the same.
 
-        after_another: and before it on others. Whose answer was the last one's, may be so again.
+        after_another: and before it on others: a backend that has returned its last answer may do so again.
         """
         if after_another:
             self._call(self.variation.draw(self.secret, mixed=True))
