@@ -50,16 +50,13 @@ def render(
     import markupsafe
 
     names = ("unpack.js", *scripts) if scripts else ()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            **page,
-            data={name: packing.pack(value) for name, value in data.items()},
-            plotly=packing.plotting_library() if plots else None,
-            style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
-            scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
-        )
+    found = _environment().get_template(template)
+    return found.render(
+        **page,
+        data={name: packing.pack(value) for name, value in data.items()},
+        plotly=packing.plotting_library() if plots else None,
+        style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
+        scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
     )
 
 

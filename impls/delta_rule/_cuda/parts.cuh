@@ -62,23 +62,19 @@ constexpr unsigned PIECES_BY_ROW = 1024 / 16 << 16, PIECES_BY_COLUMN = 128 / 16 
 FUNCTION unsigned along_pieces(int i) { return i * 2 * 1024 / 16; }
 FUNCTION unsigned down_pieces(int i) { return i * 16 * 16 / 16; }
 constexpr int SQUARE_BYTES = 2 * 16 * (64 + 48 + 32 + 16);  // of it that are stored
-// PACKED: rows of columns 32 to 63 begin with the 32nd. So a tile has rows first_row on from beginning_of on.
+// PACKED: the last four pieces of 8 columns begin with row 32, so that they are 512 bytes apart, the others 1,024. In
+// bytes, where a row of a piece lies.
 constexpr int PACKED_BYTES = 4 * 1024 + 4 * 512;
 template <bool PACKED>
-FUNCTION int first_row(int piece) {
-    return PACKED && piece > 3 ? 32 : 0;
-}
-template <bool PACKED>
-FUNCTION unsigned beginning_of(int piece) {
-    return PACKED && piece > 3 ? 4096 + (piece - 4) * 512 : piece * 1024;
+FUNCTION unsigned place_of(int piece, int row) {
+    return PACKED && piece > 3 ? 4096 + (piece - 4) * 512 + (row - 32) * 16 : piece * 1024 + row * 16;
 }
 template <bool PACKED = false>
 FUNCTION void copy_square(unsigned to, const bfloat16* from, int i) {
     UNROLL
     for (int piece = 0; piece < 8; ++piece) {
         int row = piece / 2 * 16;
-        copy_bytes(to + beginning_of<PACKED>(piece) + (row - first_row<PACKED>(piece)) * 16,
-                   from + piece_of(row, piece * 8), (C - row) * 16, i);
+        copy_bytes(to + place_of<PACKED>(piece, row), from + piece_of(row, piece * 8), (C - row) * 16, i);
     }
 }
 // The rest of it, by the threads of a warpgroup.
@@ -86,9 +82,8 @@ template <bool PACKED = false>
 FUNCTION void clear_square(unsigned to) {
     const float zeros[4] = {};
     for (int each = thread() % 128; each < 8 * C; each += 128) {
-        int piece = each / C, row = each % C;
-        if (row >= first_row<PACKED>(piece) && row < piece / 2 * 16)
-            put_four(to + beginning_of<PACKED>(piece) + (row - first_row<PACKED>(piece)) * 16, zeros);
+        int piece = each / C, row = each % C, first = PACKED && piece > 3 ? 32 : 0;
+        if (row >= first && row < piece / 2 * 16) put_four(to + place_of<PACKED>(piece, row), zeros);
     }
 }
 

@@ -14,9 +14,9 @@ FUNCTION void with_inverse(float* y, const unsigned* x, unsigned at, bool more) 
             product_64<true>(y, x + 4 * i, (at | PIECES_BY_ROW) + along_pieces(i), more || i > 0);
             continue;
         }
-        const unsigned part = (at + beginning_of<true>(2 * i) / 16) | (i < 2 ? 1024 : 512) / 16 << 16;
-        if (i < 2) product_32(y, x + 4 * i, part, more || i > 0);
-        product_32(y + 16, x + 4 * i, part + (32 - first_row<true>(2 * i)), more || i > 0);
+        const unsigned apart = (i < 2 ? 1024 : 512) / 16 << 16;
+        if (i < 2) product_32(y, x + 4 * i, at + place_of<true>(2 * i, 0) / 16 | apart, more || i > 0);
+        product_32(y + 16, x + 4 * i, at + place_of<true>(2 * i, 32) / 16 | apart, more || i > 0);
     }
 }
 

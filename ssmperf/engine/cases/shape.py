@@ -9,6 +9,7 @@ from ssmperf.errors import UsageError
 # G: key heads, where they are fewer than heads. S: steps before the call, of which a state that grows has a
 # row each
 DIMENSIONS = ("B", "T", "C", "H", "G", "K", "V", "D", "N", "S")
+RUN_TIME = ("B", "T", "H", "G", "S")  # those that are no part of what kernels are compiled for
 # One prime per letter, so that the size of an axis tells its letter, even as a small multiple. G divides H.
 PRIMES = {"B": 5, "T": 7, "C": 11, "H": 13, "K": 17, "V": 19, "D": 23, "N": 29, "S": 41}
 

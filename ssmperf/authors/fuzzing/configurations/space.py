@@ -19,13 +19,12 @@ from ssmperf.engine.cases.calls.call import CHECKPOINT, GRAD, INFERENCE, STATE, 
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.packing import UNPACKED, read_packing
 from ssmperf.engine.cases.case import MODEL, Case
-from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.cases.shape import RUN_TIME, Shape, size_problem
 from ssmperf.engine.operands.dtypes import differentiable
 from ssmperf.engine.plan.workloads import reading
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 
 SUITE = "fuzz"
-RUN_TIME = ("B", "T", "H", "G", "S")  # dimensions that are no part of what is compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +142,11 @@ class Space:
     def workload_sizes(self) -> tuple[Mapping[str, int], ...]:
         """The sizes of the layers in use that lower to the recurrence, without heads."""
         found = layer_sizes(self.recurrence.name, self.compiled_letters, self.budget.size)
-        legal = self.backend.sizes
         return tuple(
             sizes
             for sizes in found
             if math.prod(sizes.values()) <= self.budget.elements
-            and all(size in legal.get(letter, (size,)) for letter, size in sizes.items())
+            and not any(size_problem(*each, sizes) for each in self.backend.sizes.items())
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.shape import RUN_TIME
 from ssmperf.engine.plan.estimate import work_s
 from ssmperf.engine.plan.parts.household import Household, household
 from ssmperf.engine.plan.refusal import gate_kind
@@ -59,6 +60,6 @@ def kernels_of(case: Case) -> Hashable:
 
 
 def loads_of(case: Case) -> Hashable:
-    """Name what a lane loads for a case: kernels are compiled for sizes of heads. See `longest_first`."""
-    sizes = tuple((letter, size) for letter, size in case.shape.items() if letter not in "BTHG")
+    """Name what a lane loads for a case: kernels are compiled for some sizes. See `longest_first`."""
+    sizes = tuple((letter, size) for letter, size in case.shape.items() if letter not in RUN_TIME)
     return needs_fresh_process(case), kernels_of(case), sizes
