@@ -213,7 +213,7 @@ class Steps:
         X, Y = x.shape[-1], y.shape[-1]
         x_gate, y_gate = (self.log_b, self.log_a) if across else (self.log_a, self.log_b)
         BX = triton.next_power_of_2(X)
-        BY = max(1, min(CELLS // BX, triton.next_power_of_2(Y)))
+        BY = strip_of(BX, Y, begun=held is None or first is not None)
         self.plan.launch(
             la_steps, (self.heads * triton.cdiv(Y, BY),), x, w, y, x_gate or x, y_gate or y,
             self.stepped or x, first or x, out, parts or out, last or held or out,
@@ -240,6 +240,15 @@ class Steps:
             BM=BM, CONST=constant(gate), HAS_LAST=dlast is not None, TURN=turn, SOME=self.stepped is not None,
             num_warps=4,
         )  # fmt: skip
+
+
+def strip_of(BX: int, Y: int, *, begun: bool) -> int:
+    """Width of a program's strip of Y channels.
+
+    begun: whether it begins with a state, or stores none in its loop. Else Triton 3.6 dies at 16 × 64 cells.
+    """
+    cells = CELLS if begun or BX != 16 else CELLS // 4
+    return max(1, min(cells // BX, triton.next_power_of_2(Y)))
 
 
 def channels(gate: Slot | None) -> int:

@@ -64,6 +64,23 @@ def test_half_precision_values_come_in_rows_of_whole_words(
     assert set(seen) == {width}
 
 
+def test_few_values_step_in_strips_that_every_compiler_takes() -> None:
+    """Triton 3.6 dies where a strip without a first state has 16 × 64 cells or more (found by fuzz)."""
+    from ssmperf.impls.linear_attention._triton.steps import strip_of
+
+    assert [strip_of(BX, 128, begun=False) for BX in (8, 16, 32)] == [128, 32, 64]
+    assert strip_of(16, 128, begun=True) == 128
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["value", "both"])
+def test_few_values_match_the_definition(kind: str) -> None:
+    operands = case(T=24, kind=kind, dtype="bfloat16", H=2, K=80, V=12)
+    operands["initial_state"] = None
+    assert_matches(operands, "bfloat16")
+
+
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["value", "both"])
