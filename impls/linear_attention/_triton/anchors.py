@@ -55,6 +55,16 @@ def store_anchored(
 
 
 @triton.jit
+def mildest(LIMIT: tl.constexpr, steps):
+    """Decay above which a chunk of so many steps is wide.
+
+    The gradient of a log gate is a difference of sums of 16 bits beside a plain product (see `walk_grads`),
+    and of itself as small as the gate. In a longer chunk within the limit some gates are not so small.
+    """
+    return tl.minimum(LIMIT, LIMIT * 0.1 * steps)
+
+
+@triton.jit
 def add_both(a, b, other_a, other_b):
     """Add pairs of numbers, for `tl.reduce`."""
     return a + other_a, b + other_b
@@ -161,7 +171,7 @@ def la_anchor(
     sums, totals, before = sums_of_rows(gates, C, PARTS, BK)
     begins = tl.arange(0, PARTS)[:, None] < PARTS // 2
     first, second = tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
-    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
+    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > mildest(LIMIT, end - start)
     tl.store(wide + at, far.to(tl.int32))
     lead = first
     if LEAD:

@@ -249,3 +249,16 @@ def test_gradients_repeat_to_the_bit_on_a_gpu(kind: str, dtype: str) -> None:
     first, second = evaluate(attention, operands), evaluate(attention, operands)
     for (name, a, _), (_, b, _) in zip(first.items(), second.items(), strict=True):
         assert torch.equal(a, b), name
+
+
+@tiny
+@pytest.mark.parametrize(("kind", "T"), [("key", 1), ("key", C + 1), ("both", 1), ("key_complex", 1)])
+def test_small_gates_of_a_short_chunk_keep_their_gradient(
+    kind: str, T: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their decay is within a chunk's range, but sums of the size of k v do not hold their gradient."""
+    from ssmperf.impls.linear_attention._triton import walking
+
+    cut_into(monkeypatch, walk=16)
+    monkeypatch.setitem(walking.LIMITS, torch.float32, 60.0)  # bfloat16's, which the interpreter lacks
+    assert_matches(case(T=T, kind=kind, regime="small"))
