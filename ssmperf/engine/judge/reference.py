@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import AUTOCAST
 from ssmperf.engine.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.engine.judge.tolerance import (
@@ -22,6 +23,7 @@ from ssmperf.engine.judge.tolerance import (
     row_axes,
     row_errors,
     row_sizes,
+    state_noise,
 )
 from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of, widen
@@ -39,12 +41,12 @@ class Reference:
 
     output_scale: value to which errors of the output are relative; None means its largest value.
     row_axes: axes that one row covers, by object ("output", "final_state", an operand for its gradient).
-        Objects that are too small for rows are left out, and so are gradients of operands wider than the
-        case's dtype, such as gates in half precision: fused kernels find them as differences of sums whose
-        terms have the digits of the dtype alone.
+        Objects that are too small for rows, or 0, are left out, and so are gradients of operands wider than
+        the case's dtype, such as gates in half precision: fused kernels find them as differences of sums
+        whose terms have the digits of the dtype alone.
     row_sizes: 2-norms of the rows by object; for a layer, of its part beside the residual.
     low_row_errors: largest row error of the low-precision evaluation by object, rounded as results are.
-    gate_noise: error of each element, by gate, that the gradient of a log gate or phase may have in addition.
+    noise: error of each element, by operand, that the gradient of a log gate, phase or state may have.
     inner_values, inner: for a layer, the recurrence's values inside it, and the reference for them.
     factors: multiples of the tolerance that a result's rounding asks for; 1 where none is given.
     """
@@ -57,7 +59,7 @@ class Reference:
     row_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     row_sizes: Mapping[str, Tensor] = field(default_factory=dict)
     low_row_errors: Mapping[str, float] = field(default_factory=dict)
-    gate_noise: Mapping[str, float] = field(default_factory=dict)
+    noise: Mapping[str, float] = field(default_factory=dict)
     inner_values: Values | None = None
     inner: Reference | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -95,17 +97,19 @@ def make_reference(
         Unsupported: these values overflow the case's dtype.
     """
     case, dtype = subject.case, dtype_of(subject.case.dtype)
-    length = case.shape["T"]
+    length, mixes = case.shape["T"], registry.recurrence(case.recurrence).stepwise
     inner_values = subject.inner(values)
     if inner_values is None:
-        found = reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
+        found = reference_of(definition, values, length=length, dtype=dtype, gradients=gradients, mixes=mixes)
         return (
             _autocast(found, subject, definition, gradients=gradients)
             if AUTOCAST in values.circumstances
             else found
         )
     inner_length = length_of(inner_values.operands)
-    inner = reference_of(definition, inner_values, length=inner_length, dtype=dtype, gradients=gradients)
+    inner = reference_of(
+        definition, inner_values, length=inner_length, dtype=dtype, gradients=gradients, mixes=mixes
+    )
     inner = replace(inner, exact=replace(inner.exact, final_state=None), state_dtype=None)
     working = torch.promote_types(dtype, torch.float32)
     whole = reference_of(
@@ -166,19 +170,21 @@ def reference_of(
     gradients: bool,
     lows: Sequence[Callable[..., Any]] = (),
     residual: Tensor | None = None,
+    mixes: bool = False,
 ) -> Reference:
     """Evaluate a function in float64, and measure the error of an independent low-precision evaluation.
 
     The low-precision evaluation runs the definition in float32 (float64 for a float64 case) on operands
     moved by up to half a unit in the last place of the case's dtype, and rounds the output to that dtype.
     Incoming gradients are moved by up to a quarter: right backends round the factors by which they sum them.
-    Gradients of log gates count as off by `gate_noise` at least.
+    Gradients of log gates count as off by `gate_noise` at least, that of the initial state by `state_noise`.
 
     lows: functions without a state to evaluate instead of the definition, of whose errors the largest count.
         They and the definition, a layer that is precise only where it matters, are then evaluated in the
         case's dtype.
     residual: a part of the output that is passed through; errors are relative to what is added to it. The
         rounding of the sum counts among them.
+    mixes: whether a step mixes the elements of the state.
 
     Raises:
         Unsupported: these values overflow the dtype, so that errors could not be measured.
@@ -204,6 +210,9 @@ def reference_of(
         added["output"] = widen(exact.output, torch.float64) - residual
         found["output"].append(perturb({"output": exact.output}, torch.float64)["output"])
     noise = {} if lows else _gate_noise(exact.gradients, values.operands, working)
+    held = exact.gradients.get("initial_state")
+    if mixes and grad_state is not None and held is not None and held.any():
+        noise["initial_state"] = state_noise(grad_state, dtype)
     scale = None if residual is None else float(added["output"].abs().max())
     low_errors = {
         name: max(relative_error(low, value, scale if name == "output" else None) for low in found[name])
@@ -225,7 +234,9 @@ def reference_of(
     for name, value in expected.items():
         covered = row_axes(value.shape, timed=name != "final_state" and has_time(name, value, length))
         gradient = name in exact.gradients
-        if covered is None or (gradient and is_wider(values.operands[name].dtype, dtype)):
+        if covered is None or not value.any():  # a row of zeros has no size
+            continue
+        if gradient and is_wider(values.operands[name].dtype, dtype):
             continue
         axes[name], sizes[name] = covered, row_sizes(added[name], covered, dtype)
         if gradient:

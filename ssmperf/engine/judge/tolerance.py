@@ -241,6 +241,15 @@ def gate_noise(log_gate: Tensor, gradient: Tensor, dtype: torch.dtype) -> float:
     return GATE_UNITS * torch.finfo(dtype).eps * largest
 
 
+def state_noise(arriving: Tensor, dtype: torch.dtype) -> float:
+    """Compute the error that the gradient of the initial state has where steps remove what the state holds.
+
+    Right backends subtract sums of the size of the gradient that arrives at the final state. What is left of
+    it may be smaller than the rounding of these sums by any factor, where only the final state is used.
+    """
+    return BANDS[dtype][True] / 2 * float(arriving.abs().max()) if arriving.numel() else 0.0
+
+
 def is_wider(dtype: torch.dtype, other: torch.dtype) -> bool:
     """Tell whether a dtype, of which a complex one has two parts, has more digits than another."""
     return torch.finfo(dtype).eps < torch.finfo(other).eps

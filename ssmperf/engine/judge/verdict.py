@@ -259,8 +259,8 @@ def _worst_row(
     errors = row_errors(actual, expected, axes, sizes)
     limits = torch.full_like(sizes, row_tolerance(reference.low_row_errors[name], dtype, gradient=gradient))
     length = math.prod(expected.shape[axis] for axis in axes)
-    if name in reference.gate_noise:  # its root mean square
-        limits = limits + 2 * reference.gate_noise[name] * math.sqrt(length / 3) / sizes
+    if name in reference.noise:  # its root mean square
+        limits = limits + 2 * reference.noise[name] * math.sqrt(length / 3) / sizes
     if bound is not None:
         scale = reference.output_scale if name == "output" else None
         largest = float(expected.abs().max()) if scale is None else scale

@@ -269,3 +269,53 @@ def test_a_gate_gradient_found_as_a_difference_is_right_however_small_the_gates(
 def test_the_small_regime_lies_between_two_powers() -> None:
     gates = log_gates("small", (1000, 4), torch.Generator().manual_seed(0))
     assert -20 <= gates.min() < -19.9 and -9.1 < gates.max() <= -9
+
+
+@pytest.mark.parametrize(("T", "K", "factor", "status"), [
+    (61, 1, 1.0, Status.OK), (3, 16, 1.0, Status.OK), (3, 16, 0.98, Status.WRONG),
+])  # fmt: skip
+def test_a_gradient_that_steps_have_removed_may_be_as_large_as_the_rounding_of_what_arrived(
+    T: int, K: int, factor: float, status: Status
+) -> None:
+    """With K = 1 the delta rule leaves 10⁻³⁰ of the final state's gradient; sums over chunks leave 10⁻⁷."""
+    case = Case(
+        "test", "delta_rule", "chunkwise", Shape(B=2, T=T, H=1, K=K, V=3), None, "float32",
+        operand_source="sigmoid/none", pass_="forward_backward", call="dy:missing",
+    )  # fmt: skip
+    subject, function = subject_of(case, "cpu"), registry.backend("delta_rule", "chunkwise").function
+    values = subject.values(0, with_state=True)
+    definition = registry.recurrence("delta_rule").definition
+    reference = make_reference(subject, definition, values, gradients=True)
+
+    def scaled(*args: Any, initial_state: Tensor, **options: Any) -> tuple[Any, Any]:
+        passed = initial_state * factor
+        return function(*args, initial_state=initial_state.detach() + passed - passed.detach(), **options)
+
+    verdict = judge_call(scaled, values.clone(), reference, dtype=torch.float32, gradients=True)
+    assert verdict.status is status
+    assert status is Status.OK or "initial_state" in verdict.reason
+
+
+def test_an_object_that_is_0_is_judged_by_its_elements_alone() -> None:
+    """Without a state the first gate has no gradient; one found as a difference of sums is not exactly 0."""
+    case = Case(
+        "test", "linear_attention", "sequential", Shape(B=3, T=1, H=2, K=16, V=16), None, "bfloat16",
+        operand_source="sigmoid/key", pass_="forward_backward", call="stateless", gate_dtype="bfloat16",
+    )  # fmt: skip
+    subject, function = subject_of(case, "cpu"), registry.backend("linear_attention", "sequential").function
+    values = subject.values(0, with_state=True)
+    definition = registry.recurrence("linear_attention").definition
+    reference = make_reference(subject, definition, values, gradients=True)
+    assert not reference.exact.gradients["log_a"].any()
+
+    def noisy(log_a: Tensor, noise: float, **operands: Any) -> tuple[Any, Any]:
+        output, state = function(log_a=log_a, **operands)
+        return output + noise * (log_a - log_a.detach()).mean().to(output.dtype), state
+
+    verdicts = [
+        judge_call(
+            functools.partial(noisy, noise=noise), values.clone(), reference, dtype=HALF, gradients=True
+        )
+        for noise in (0.02, 10.0)
+    ]
+    assert [each.status for each in verdicts] == [Status.OK, Status.WRONG], verdicts
