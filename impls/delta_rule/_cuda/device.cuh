@@ -17,7 +17,7 @@ struct Two {
 };
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
-__shared__ unsigned long long barriers_of_groups[16];
+__shared__ unsigned long long barriers_of_groups[18];
 
 FUNCTION int thread() { return threadIdx.x; }
 FUNCTION int block() { return blockIdx.x; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from .program import (
     WALK,
     WALK_BACK,
     WALK_BACK_ENDS,
+    WALK_BACK_WIDE,
     WALK_ENDS,
     WALK_KEEP,
     WALK_WIDE,
@@ -40,6 +42,7 @@ WALKED = 1.5  # a chunk of a walk with an output
 ENDED = 1.3  # without one
 MOVE = 2.0  # from the beginning of a segment to that of the next
 WIDE = 1.48  # a chunk of both strips in chunks of one, on an H200
+WIDE_BACK = math.inf  # the same backwards, where no GPU has run it; 1.4 is predicted
 LAUNCHES = 10.0  # of the kernels that segments need beside
 
 
@@ -84,17 +87,20 @@ def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:
     return -(-chunks // -(-chunks // best))  # with none that is empty
 
 
-def is_wide(width: int, heads: int, processors: int) -> bool:
-    """Tell whether walks take less with both strips of a head's values in one block."""
+def is_wide(width: int, heads: int, processors: int, each: float) -> bool:
+    """Tell whether a walk takes less with both strips of a head's values in one block.
+
+    each: time of a chunk of both in chunks of one.
+    """
     waves, wide = -(-2 * heads // processors), -(-heads // processors)
-    return width > STRIP and WIDE * wide < waves
+    return width > STRIP and each * wide < waves
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Sizes of a call. n: sequences, B unless they are packed. count: places of chunks of a head.
 
-    segments: into which a head is cut, by time; 1 for none. wide: see `is_wide`.
+    segments: into which a head is cut, by time; 1 for none. wide, wide_back: see `is_wide`.
     """
 
     B: int
@@ -106,12 +112,14 @@ class Schedule:
     bounds: Slot | None
     segments: int = 1
     wide: bool = False
+    wide_back: bool = False
 
     @classmethod
     def of(cls, k: Slot, v: Slot, bounds: Slot | None, segments: int = 1) -> Schedule:
         B, T, H, V = v.shape
         made = cls(B, T, H, k.shape[2], k.shape[3], V, bounds, segments)
-        return replace(made, wide=is_wide(V, made.heads, processors(v.device.index or 0)))
+        sizes = V, made.heads, processors(v.device.index or 0)
+        return replace(made, wide=is_wide(*sizes, WIDE), wide_back=is_wide(*sizes, WIDE_BACK))
 
     @property
     def n(self) -> int:
@@ -161,6 +169,7 @@ class Schedule:
             WALK_BACK_ENDS: (self.segments - 1) * values + keys,
             WALK_WIDE: self.segments,
             WALK_WIDE_KEEP: self.segments,
+            WALK_BACK_WIDE: self.segments,
         }.get(kernel, self.segments * values)
         cut = self.segments, -(-self.count // self.segments)
         sizes = (*self.sizes, self.V, self.count, *cut, self.heads)
@@ -215,7 +224,8 @@ def backward_pass(
         schedule.walk(plan, WALK_BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
         dend = schedule.carry(plan, maps, ends, dfinal, back=True)
     dinitial = None if initial is None else plan.like(initial)
-    schedule.walk(plan, WALK_BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
+    back = WALK_BACK_WIDE if schedule.wide_back else WALK_BACK
+    schedule.walk(plan, back, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
     dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
     dbeta, dlog_a = plan.like(beta), None if log_a is None else plan.like(log_a)
     count = B * H * schedule.count

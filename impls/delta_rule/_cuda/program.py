@@ -35,6 +35,7 @@ WALK_WIDE = Kernel("walk.cu", "cuda_delta_walk_wide", 512, 221_184)
 WALK_WIDE_KEEP = Kernel("walk.cu", "cuda_delta_walk_wide_keep", 512, 221_184)
 WALK_ENDS = Kernel("walk.cu", "cuda_delta_walk_ends", 384, 225_280)
 WALK_BACK = Kernel("walk_back.cu", "cuda_delta_walk_back", 384, 225_280)
+WALK_BACK_WIDE = Kernel("walk_back.cu", "cuda_delta_walk_back_wide", 512, 225_280)
 WALK_BACK_ENDS = Kernel("walk_back.cu", "cuda_delta_walk_back_ends", 384, 225_280)
 CARRY = Kernel("carry.cu", "cuda_delta_carry", 256, 151_552)
 GRADIENTS = Kernel("gradients.cu", "cuda_delta_gradients", 384, 218_128)
@@ -46,6 +47,7 @@ KERNELS = (
     WALK_WIDE_KEEP,
     WALK_ENDS,
     WALK_BACK,
+    WALK_BACK_WIDE,
     WALK_BACK_ENDS,
     CARRY,
     GRADIENTS,

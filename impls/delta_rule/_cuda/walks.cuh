@@ -22,20 +22,27 @@ enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };  // barriers: of each st
 
 // How a block divides shared memory and registers among its chains, of 64 values each. Two slots hold what a chain
 // gives to the group beside it: one chain takes turns, two have one each. For two there is room if y goes where v was
-// and the inverse has fewer of its zeros (PACKED).
+// and the inverse has fewer of its zeros (PACKED); backwards, with two stages.
 struct Narrow {
-    static constexpr int CHAINS = 1, TURNS = 2, SIZE = STAGE, HIGH = OF_HIGH, LOW = OF_LOW;
+    static constexpr int CHAINS = 1, TURNS = 2, STAGES = ::STAGES, SIZE = STAGE, HIGH = OF_HIGH, LOW = OF_LOW;
     static constexpr int OF_VECTORS = STAGES * SIZE, HELD = OF_HELD;
     static constexpr int PRODUCER = ::PRODUCER, CHAIN = ::CHAIN, BESIDE = ::BESIDE;
     static constexpr bool PACKED = false;
 };
 struct Wide {
-    static constexpr int CHAINS = 2, TURNS = 1, HIGH = OF_X + 2 * HALF, LOW = HIGH + PACKED_BYTES;
+    static constexpr int CHAINS = 2, TURNS = 1, STAGES = ::STAGES, HIGH = OF_X + 2 * HALF, LOW = HIGH + PACKED_BYTES;
     static constexpr int SIZE = LOW + PACKED_BYTES, OF_VECTORS = STAGES * SIZE, HELD = OF_VECTORS + 4096;
     static constexpr int PRODUCER = 32, CHAIN = 168, BESIDE = 144;
     static constexpr bool PACKED = true;
 };
+struct WideBack {
+    static constexpr int CHAINS = 2, STAGES = 2, HIGH = OF_X + 2 * HALF, LOW = HIGH + HALF, SIZE = LOW + HALF;
+    static constexpr int OF_VECTORS = STAGES * SIZE, HELD = OF_VECTORS + 4096;
+    static constexpr int PRODUCER = 56, CHAIN = 176, BESIDE = 104;
+    static constexpr bool PACKED = false;
+};
 static_assert(Wide::PRODUCER + 2 * Wide::CHAIN + Wide::BESIDE <= QUARTERS);
+static_assert(WideBack::PRODUCER + 2 * WideBack::CHAIN + WideBack::BESIDE <= QUARTERS);
 template <class Layout>
 FUNCTION int slot_of(int chunk, int own) {
     return Layout::CHAINS == 1 ? chunk % 2 : own;
@@ -80,11 +87,11 @@ FUNCTION Strip strip_of(int block, const long long* bounds, int T, int H, int G,
 
 // Copies what the walk needs of a chunk. x: v or do, of so many values. READ: q, too. In bulk what kernels wrote for
 // kernels, since copies of 16 bytes soon wait for one another.
-template <bool READ, class Layout = Narrow>
+template <bool READ, class Layout>
 FUNCTION void copy_in(const Strip& strip, int walked, int chunk, const bfloat16* q, const bfloat16* k,
                       const bfloat16* x, const bfloat16* high, const bfloat16* low, const float* vectors, int H, int G,
                       int K, int V, int values) {
-    const int stage = walked % STAGES, left = strip.sequence.steps - chunk * C;
+    const int stage = walked % Layout::STAGES, left = strip.sequence.steps - chunk * C;
     const unsigned to = stage * Layout::SIZE;
     const long long at = strip.sequence.place + chunk, key_row = (strip.key_row + (long long)chunk * C * G) * K;
     if (thread() == 0) {
@@ -103,9 +110,9 @@ FUNCTION void copy_in(const Strip& strip, int walked, int chunk, const bfloat16*
     arrive_when_copied(FULL + stage);
 }
 
-template <class Layout = Narrow>
+template <class Layout>
 FUNCTION void clear_squares() {
-    for (int stage = 0; stage < STAGES; ++stage)
+    for (int stage = 0; stage < Layout::STAGES; ++stage)
         clear_square<Layout::PACKED>(stage * Layout::SIZE + Layout::HIGH),
             clear_square<Layout::PACKED>(stage * Layout::SIZE + Layout::LOW);
 }

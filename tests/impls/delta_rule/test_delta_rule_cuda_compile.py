@@ -19,6 +19,7 @@ STATIC = 1024  # bytes that alignment may take before the rest
 FILES = sorted({each.file for each in KERNELS})
 
 
+@pytest.mark.slow
 def test_kernels_need_what_the_table_says() -> None:
     found = CASE.usage(FULL)
     assert not compiled_table.differences(compiled_table.read(), CASE, FULL, found), compiled_table.UPDATE

@@ -40,7 +40,7 @@ struct Turns {  // a barrier of so many arrivals
 struct Block {
     std::barrier<> all, groups[4]{std::barrier<>(128), std::barrier<>(128), std::barrier<>(128), std::barrier<>(128)};
     Warp warps[16];
-    Turns turns[16];
+    Turns turns[18];
     unsigned left[128][4];
     std::vector<unsigned char> memory;
     Block(int threads, int bytes) : all(threads), memory(bytes, 0xff) {}
