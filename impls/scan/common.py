@@ -247,30 +247,31 @@ def one_by_one(
     starts: Sequence[Tensor | None] = [None] * (len(bounds) - 1)
     if initial_state is not None:
         starts = initial_state.split(1)
-    outputs, states = [], []
-    for state, (first, end) in zip(starts, pairwise(bounds), strict=True):
-        if first < end:
-            steps = slice(first, end)
-            part = {name: _take_steps(operand, steps) for name, operand in operands.items()}
-            output, state = function(**part, initial_state=state)
-            outputs.append(output)
-        states.append(state)
-    return torch.cat(outputs, 1), _stack_states(states, (1, H, K, V))
+    outputs, states = [], [*starts]
+    filled = [number for number, (first, end) in enumerate(pairwise(bounds)) if first < end]
+    for number in filled:
+        steps = slice(bounds[number], bounds[number + 1])
+        part = {name: _take_steps(operand, steps) for name, operand in operands.items()}
+        output, states[number] = function(**part, initial_state=starts[number])
+        outputs.append(output)
+    return torch.cat(outputs, 1), _stack_states(states, (1, H, K, V), states[filled[0]] if filled else None)
 
 
 def _take_steps(operand: Tensor | None, steps: slice) -> Tensor | None:
     return operand if operand is None or operand.dim() <= 2 else operand[:, steps]
 
 
-def _stack_states(states: Sequence[Tensor | None], shape: tuple[int, ...]) -> Tensor | None:
-    """Concatenate states. None stands for zeros of this shape (an empty sequence), unless all are None."""
-    known = next((state for state in states if state is not None), None)
-    if known is None:
+def _stack_states(
+    states: Sequence[Tensor | None], shape: tuple[int, ...], like: Tensor | None
+) -> Tensor | None:
+    """Concatenate states in the dtype of one that was computed; None if that one is None.
+
+    The others belong to empty sequences, and are as they were given: None stands for zeros of this shape.
+    """
+    if like is None:
         return None
-    dtype = known.dtype
-    for state in states:
-        dtype = dtype if state is None else torch.promote_types(dtype, state.dtype)
-    return torch.cat([known.new_zeros(shape) if state is None else state.to(dtype) for state in states])
+    zeros = like.new_zeros(shape)
+    return torch.cat([zeros if state is None else as_state(state, like.dtype) for state in states])
 
 
 def shared_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

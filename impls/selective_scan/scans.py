@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from ssmperf.authoring import Shape, backend
@@ -87,7 +88,16 @@ def torch_scan(operands: Operands, state: Tensor) -> Result:
 def logspace(operands: Operands, state: Tensor) -> Result:
     """Heinsen's scan over flattened states; its error grows with the decay span.
 
+    Packed sequences come one after another: joined, each would add a reset to the span.
+
     Raises:
         Unsupported: Σ -log of the gates exceeds 10⁴ in an element (10⁶ in float64).
     """
-    return by_scanning(of_logs(log_scan), operands, state)
+    outputs, states = [], []
+    for sequence, begun in operands.sequences(state):
+        end = begun
+        if sequence.T:
+            output, end = by_scanning(of_logs(log_scan), sequence, begun)
+            outputs.append(output)
+        states.append(end)
+    return torch.cat(outputs, 1), torch.cat(states)

@@ -146,6 +146,18 @@ def test_states_are_as_wide_as_those_of_one_sequence(recurrence: str) -> None:
         assert torch.equal(final[0], given["initial_state"][0].float())
 
 
+def test_a_real_call_from_complex_states_reads_their_real_parts() -> None:
+    """Of empty sequences too (found by fuzz: one of them made all states complex)."""
+    given = draw("linear_attention", gates=("key",))
+    states = torch.complex(given["initial_state"], torch.ones_like(given["initial_state"]))
+    for name in ("sequential", "chunkwise"):
+        function = registry.backend("linear_attention", name).function
+        results = function(**given, cu_seqlens=bounds_of(LENGTHS))
+        of_complex = function(**(given | {"initial_state": states}), cu_seqlens=bounds_of(LENGTHS))
+        for result, other in zip(results, of_complex, strict=True):
+            assert torch.equal(result, other)
+
+
 EXACT = [each for each in runnable("linear_attention") if each.error_bound is None and each.equivalent]
 
 
