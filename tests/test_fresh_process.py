@@ -142,3 +142,19 @@ def test_references_compute_without_triton() -> None:
     assert triton
     assert all(problem and "triton" in problem for problem in triton.values()), triton
     assert not any(problem and "triton" in problem for problem in others.values()), others
+
+
+def test_sizes_are_planned_without_torchs_compiler() -> None:
+    """Arithmetic on the device "meta" imports it, which took a third of the time of a plan."""
+    code = """
+import sys, torch
+from ssmperf.suitekit import registry
+from ssmperf.engine.layers.outline import Outline
+shape = {"B": 1, "T": 64, "H": 64, "G": 1, "K": 128, "V": 64}
+model = registry.model("mamba2").cls
+print(model.shape_problem(shape), "torch._dynamo" in sys.modules)
+with Outline():
+    built = model(shape)
+print({parameter.device.type for parameter in (built.A_log, built.D)}, built.input.weight.device.type)
+"""
+    assert fresh(code).split() == ["None", "False", "{'cpu'}", "meta"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ssmperf.engine import registry
 from ssmperf.engine.layers.block import BackendLike, Block, build_block
+from ssmperf.engine.layers.outline import Outline
 from ssmperf.errors import Unsupported, UsageError
 
 GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -64,13 +65,15 @@ class Model(nn.Module):
 
         block: whether the paper's layer around it must have that shape, too.
         """
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # building the model in earnest shows them
-            try:
-                build_block(cls.name, shape) if block else cls(shape)
-            except UsageError as error:
-                return str(error)
-            except Exception:  # of a constructor that looks at values, which meta tensors do not have
+        for without_memory in (Outline(), torch.device("meta")):
+            with torch.random.fork_rng(devices=[]), without_memory, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # building the model in earnest shows them
+                try:
+                    build_block(cls.name, shape) if block else cls(shape)
+                except UsageError as error:
+                    return str(error)
+                except Exception:  # of a constructor that looks at values, or computes with large tensors
+                    continue
                 return None
         return None
 
