@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -66,16 +67,25 @@ class Model(nn.Module):
         block: whether the paper's layer around it must have that shape, too.
         """
         for without_memory in (Outline(), torch.device("meta")):
-            with torch.random.fork_rng(devices=[]), without_memory, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # building the model in earnest shows them
-                try:
-                    build_block(cls.name, shape) if block else cls(shape)
-                except UsageError as error:
-                    return str(error)
-                except Exception:  # of a constructor that looks at values, or computes with large tensors
-                    continue
-                return None
+            problem = cls._refused(shape, block, without_memory)
+            if problem is not None:
+                return problem or None
         return None
+
+    @classmethod
+    def _refused(
+        cls, shape: Mapping[str, int], block: bool, without_memory: AbstractContextManager[Any]
+    ) -> str | None:
+        """Build the model: its UsageError, "" if there is none, None if it cannot be built without memory."""
+        with torch.random.fork_rng(devices=[]), without_memory, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # building the model in earnest shows them
+            try:
+                build_block(cls.name, shape) if block else cls(shape)
+            except UsageError as error:
+                return str(error)
+            except Exception:  # of a constructor that looks at values, or computes with large tensors
+                return None
+        return ""
 
     @classmethod
     def depth_options(
