@@ -47,8 +47,7 @@ FUNCTION void chain(const Strip& strip, int own, float* state, float* to, long l
         claim(r, 32);
         UNROLL
         for (int j = 0; j < 8; ++j) {
-            Two start = load_two(of + V_START + (8 * j + 2 * pair) * 4),
-                rate = load_two(of + V_RATE + (8 * j + 2 * pair) * 4);
+            Two start = load_steps(of + V_START, j, pair), rate = load_steps(of + V_RATE, j, pair);
             UNROLL
             for (int side = 0; side < 2; ++side) {
                 unsigned value = vt[2 * j + side];
@@ -69,7 +68,7 @@ FUNCTION void chain(const Strip& strip, int own, float* state, float* to, long l
         claim(y, 32);
         UNROLL
         for (int j = 0; j < 8; ++j) {
-            Two end = load_two(of + V_END + (8 * j + 2 * pair) * 4);
+            Two end = load_steps(of + V_END, j, pair);
             UNROLL
             for (int side = 0; side < 2; ++side) {
                 float a = y[4 * j + 2 * side], b = y[4 * j + 2 * side + 1];

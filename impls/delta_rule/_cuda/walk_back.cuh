@@ -35,7 +35,7 @@ FUNCTION void chain(const Strip& strip, int own, float* state) {
         for (int i = 0; i < 64; ++i) state[i] *= whole;
         UNROLL
         for (int j = 0; j < 8; ++j) {
-            Two start = load_two(of + V_START + (8 * j + 2 * pair) * 4);
+            Two start = load_steps(of + V_START, j, pair);
             UNROLL
             for (int side = 0; side < 2; ++side) {
                 unsigned both = turned[2 * j + side];
@@ -54,7 +54,7 @@ FUNCTION void chain(const Strip& strip, int own, float* state) {
         claim(r, 32);
         UNROLL
         for (int j = 0; j < 8; ++j) {
-            Two end = load_two(of + V_END + (8 * j + 2 * pair) * 4);
+            Two end = load_steps(of + V_END, j, pair);
             float lent[4];
             load_four(lent, lent_at + 2048 * j + thread() % 128 * 16);
             UNROLL
@@ -75,8 +75,7 @@ FUNCTION void chain(const Strip& strip, int own, float* state) {
         claim(r, 32);
         UNROLL
         for (int j = 0; j < 8; ++j) {
-            Two start = load_two(of + V_START + (8 * j + 2 * pair) * 4),
-                rate = load_two(of + V_RATE + (8 * j + 2 * pair) * 4);
+            Two start = load_steps(of + V_START, j, pair), rate = load_steps(of + V_RATE, j, pair);
             float a = -start.a * rate.a, b = -start.b * rate.b;
             UNROLL
             for (int side = 0; side < 2; ++side) {

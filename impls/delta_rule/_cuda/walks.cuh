@@ -169,6 +169,9 @@ FUNCTION void put_values(unsigned tile, const unsigned* r, int warp) {
     for (int i = 0; i < 4; ++i) store_turned(value_piece(tile, i, warp), r + 4 * i);
 }
 
+// Two numbers of a vector of steps: those of a thread's columns of a product, j of eight.
+FUNCTION Two load_steps(unsigned vector, int j, int pair) { return load_two(vector + (8 * j + 2 * pair) * 4); }
+
 // A group copies rows of a tile of 64 steps x 64 values to global memory.
 FUNCTION void store_steps(bfloat16* to, unsigned tile, int left, long long stride, int values) {
     UNROLL
