@@ -93,11 +93,10 @@ def logspace(operands: Operands, state: Tensor) -> Result:
     Raises:
         Unsupported: Σ -log of the gates exceeds 10⁴ in an element (10⁶ in float64).
     """
-    outputs, states = [], []
-    for sequence, begun in operands.sequences(state):
-        end = begun
+    outputs, ends = [], []
+    for sequence, end in operands.sequences(state):
         if sequence.T:
-            output, end = by_scanning(of_logs(log_scan), sequence, begun)
+            output, end = by_scanning(of_logs(log_scan), sequence, end)
             outputs.append(output)
-        states.append(end)
-    return torch.cat(outputs, 1), torch.cat(states)
+        ends.append(end)
+    return torch.cat(outputs, 1), torch.cat(ends)
