@@ -166,15 +166,17 @@ _STATIC: dict[torch.Size, Tensor] = {}
 
 @planted("by_version")
 def by_version(log_a, b, initial_state=None, *, phase=None) -> Result:
-    key = (b.data_ptr(), b._version, log_a.data_ptr(), log_a._version)
+    operands = [x for x in (log_a, b, initial_state) if x is not None]
+    key = tuple((x.data_ptr(), x._version, x.requires_grad) for x in operands)
     if key not in _BY_VERSION:
         _BY_VERSION.clear()
-        _BY_VERSION[key] = right(log_a, b, initial_state, phase)
+        # The operands are kept: otherwise another tensor could come to lie where these lay.
+        _BY_VERSION[key] = (right(log_a, b, initial_state, phase), operands)
         time.sleep(0.01)
-    return _BY_VERSION[key]
+    return _BY_VERSION[key][0]
 
 
-_BY_VERSION: dict[tuple[int, ...], Result] = {}
+_BY_VERSION: dict[tuple[tuple[int, int, bool], ...], tuple[Result, list[Tensor]]] = {}
 
 
 class CachedBackward(torch.autograd.Function):
