@@ -117,9 +117,10 @@ def _real(
         o, last, angles = run(q, k, v, log_a, phase, state, bounds, pairs)
     else:
         valued = ValuedAttention.apply if traced else attended_valued
-        V, width = v.shape[-1], whole_width(v)
-        v, log_b = widened(v, width), widened(_contiguous(log_b, log_b.dtype), width)
-        state = None if state is None else widened(state, width)
+        V, more = v.shape[-1], whole_width(v) - v.shape[-1]
+        # both parts of complex values share their gates, so these may be fewer than V
+        v, log_b = widened(v, more), widened(_contiguous(log_b, log_b.dtype), more)
+        state = None if state is None else widened(state, more)
         o, last, angles = valued(q, k, v, log_a, log_b, phase, state, bounds, pairs)
         o, last = narrowed(o, V), narrowed(last, V)
     return o, last, angles

@@ -71,9 +71,9 @@ def whole_width(v: Slot | Tensor) -> int:
     return whole if V * size % WORD else V
 
 
-def widened(x: Tensor, width: int) -> Tensor:
-    """The same columns with zeros behind, x itself if that is its width: for operands that autograd pads."""
-    return x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))
+def widened(x: Tensor, columns: int) -> Tensor:
+    """The same with so many columns of zeros behind, x itself for none: for operands that autograd pads."""
+    return pad(x, (0, columns)) if columns else x
 
 
 def tiles_of(width: int) -> tuple[int, int]:

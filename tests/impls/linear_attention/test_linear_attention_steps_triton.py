@@ -136,7 +136,6 @@ def test_value_gates_beside_gates_of_other_shapes(
     assert_matches(operands)
 
 
-@pytest.mark.slow
 @tiny
 @pytest.mark.usefixtures("strips")
 def test_resets_on_either_side_and_complex_values() -> None:

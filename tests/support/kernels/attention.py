@@ -143,4 +143,4 @@ def assert_matches(operands: Operands, dtype: str = "float32", bounds: Tensor | 
             limit += SUBNORMAL / max(float(expected.abs().max()), SUBNORMAL)
         if found > limit:
             wrong[name] = found
-    assert not wrong
+    assert not wrong, wrong
