@@ -12,6 +12,8 @@ gate resets the state.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -31,16 +33,77 @@ from .groups import Spans
 LEAST = tl.constexpr(-1e4)  # a log gate below makes its chunk wide, and a factor of 0, as this one does
 
 
+class AnchorChunk(NamedTuple):
+    """A program's chunk: its number, and that of batch and head.
+
+    at: row in tensors with one per chunk. token: row of its first step in (B, T, H, ·). left: steps from it.
+    """
+
+    number: Any
+    head: Any
+    at: Any
+    token: Any
+    left: Any
+    H: Any
+    NT: Any
+
+
+class AnchorCells(NamedTuple):
+    """Steps of the chunk in their order here [C, 1], channels [1, BK], and which of both exist.
+
+    source, target: where they lie in (B, T, H, FROM) and in (B, T, H, K).
+    """
+
+    step: Any
+    channels: Any
+    inside: Any
+    source: Any
+    target: Any
+
+
+class AnchorTile(NamedTuple):
+    """Constants: see `la_anchor`."""
+
+    K: Any
+    KG: Any
+    C: Any
+    BK: Any
+    PARTS: Any
+    FROM: Any
+    TURN: Any
+    NVIDIA: Any
+
+
 @triton.jit
-def store_anchored(
-    x, out, source, target, re, factor, cos, sin, near,
-    K: tl.constexpr, KG: tl.constexpr, FROM: tl.constexpr, TURN: tl.constexpr,
-):  # fmt: skip
+def anchor_cells(own, TILE):
+    """Find a chunk's steps and channels."""
+    rows, keys = tl.arange(0, TILE.C), tl.arange(0, TILE.BK)
+    steps, channels = rows % TILE.PARTS * (TILE.C // TILE.PARTS) + rows // TILE.PARTS, keys[None, :]
+    inside = tl.broadcast_to((steps < own.left)[:, None], (TILE.C, TILE.BK))
+    if TILE.KG < TILE.BK:
+        inside = inside & (channels < TILE.KG)
+    step = steps[:, None]
+    source = own.token * TILE.FROM + step * (own.H * TILE.FROM) + channels
+    target = own.token * TILE.K + step * (own.H * TILE.K) + channels
+    return AnchorCells(step, channels, inside, source, target)
+
+
+@triton.jit
+def load_gates(at, mask):
+    """Log gates, none below LEAST."""
+    gates = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    return tl.maximum(gates, LEAST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def store_anchored(x, out, re, factor, cos, sin, near, cells, TILE):
     """Write rows of x, whose first KG channels are `re`, with their decay, and (TURN) turned."""
+    KG: tl.constexpr = TILE.KG
     kind = out.dtype.element_ty
+    source, target = cells.source, cells.target
     re = re.to(tl.float32)
-    if TURN:
-        if FROM > KG:
+    if TILE.TURN:
+        if TILE.FROM > KG:
             im = tl.load(x + KG + source, mask=near, other=0.0).to(tl.float32)
             tl.store(out + target, ((re * cos + im * sin) * factor).to(kind), mask=near)
             tl.store(out + KG + target, ((im * cos - re * sin) * factor).to(kind), mask=near)
@@ -49,7 +112,7 @@ def store_anchored(
             tl.store(out + KG + target, (-re * sin * factor).to(kind), mask=near)
     else:
         tl.store(out + target, (re * factor).to(kind), mask=near)
-        if K > KG:
+        if TILE.K > KG:
             im = tl.load(x + KG + source, mask=near, other=0.0).to(tl.float32)
             tl.store(out + KG + target, (im * factor).to(kind), mask=near)
 
@@ -84,37 +147,52 @@ def sums_of_rows(x, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr):
 
 
 @triton.jit
-def sums_of_turns(
-    phases, begun, inside, known, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    """Sum the turns of a chunk's steps up to each of its rows (C, BK), in the order of `sums_of_rows`.
-
-    phases: pointers to the steps' (C, BK), in radians. begun: to the angles at its start (1, BK).
-    """
-    turns = turns_of(tl.load(phases, mask=inside, other=0.0))
-    angle = tl.load(begun, mask=known, other=0.0)
-    turned, _, before = sums_of_rows(turns, C, PARTS, BK)
-    return tl.reshape(turned + before[None, :, :], (C, BK)) + angle * 0.15915494309189535
+def halves_of(totals, PARTS: tl.constexpr):
+    """Sums over the first and over the second half of a chunk, of those of its parts."""
+    begins = tl.arange(0, PARTS)[:, None] < PARTS // 2
+    return tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
 
 
 @triton.jit
-def store_factors(
-    cells, first, second, lead, far, known, K: tl.constexpr, LEAD: tl.constexpr, NVIDIA: tl.constexpr
-):  # fmt: skip
+def rotation_of(phase, angles, own, cells, KP: tl.constexpr, FIXED: tl.constexpr, TILE):
+    """Cosines and sines of the angles of a chunk's steps (C, BK), which are sums of turns.
+
+    phase: in radians. angles: at the starts of chunks.
+    """
+    columns = cells.channels if KP > 1 else cells.channels * 0
+    row = own.head % own.H * KP if FIXED else (own.token + cells.step * own.H) * KP
+    begun = angles + (own.head * (own.NT + 1) + own.number) * KP + columns
+    turns = turns_of(tl.load(phase + row + columns, mask=cells.inside, other=0.0))
+    angle = tl.load(begun, mask=cells.channels < TILE.KG, other=0.0)
+    turned, _, before = sums_of_rows(turns, TILE.C, TILE.PARTS, TILE.BK)
+    turned = tl.reshape(turned + before[None, :, :], (TILE.C, TILE.BK))
+    return cos_sin_of_turns(turned + angle * 0.15915494309189535, TILE.NVIDIA)
+
+
+@triton.jit
+def store_factors(factors, base, first, second, far, own, LEAD: tl.constexpr, TILE):
     """Store what the state of a chunk is multiplied by, of two of three the square roots: see `la_anchor`.
 
-    first, second: logarithms of the halves' decays (BK). lead: that of the first step, LEAD. far: whether the
-    chunk is wide. known: which channels exist.
+    base: of the first step's gates. first, second: logarithms of the halves' decays (BK). far: whether the
+    chunk is wide.
     """
+    K: tl.constexpr = TILE.K
+    keys = tl.arange(0, TILE.BK)
+    known = keys < TILE.KG
+    lead = first
     if LEAD:
-        begin = exponential(0.5 * tl.where(far, lead, first), NVIDIA)
-        between = tl.where(far, exponential(first + second - lead, NVIDIA), 1.0)
-    else:
-        begin = tl.where(far, 1.0, exponential(0.5 * first, NVIDIA))
-        between = tl.where(far, exponential(first + second, NVIDIA), 1.0)
-    tl.store(cells, begin, mask=known)
-    tl.store(cells + K, between, mask=known)
-    tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, NVIDIA)), mask=known)
+        lead = load_gates(base + keys, known)
+    for half in tl.static_range(K // TILE.KG):
+        cells = factors + own.at * 3 * K + half * TILE.KG + keys
+        if LEAD:
+            begin = exponential(0.5 * tl.where(far, lead, first), TILE.NVIDIA)
+            between = tl.where(far, exponential(first + second - lead, TILE.NVIDIA), 1.0)
+        else:
+            begin = tl.where(far, 1.0, exponential(0.5 * first, TILE.NVIDIA))
+            between = tl.where(far, exponential(first + second, TILE.NVIDIA), 1.0)
+        tl.store(cells, begin, mask=known)
+        tl.store(cells + K, between, mask=known)
+        tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, TILE.NVIDIA)), mask=known)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -144,60 +222,39 @@ def la_anchor(
     half types.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
-    at = bh * NT + chunk
-    row = head_offset(bh, T, H)
     start, end = chunk_steps(chunk, T, NT, places, C)
     if places is not None:  # noqa: SIM102, as only this test is of constants
         if start >= end:
-            tl.store(wide + at, 0)
+            tl.store(wide + (bh * NT + chunk), 0)
             return
-    token = row + start * H
+    own = AnchorChunk(chunk, bh, bh * NT + chunk, head_offset(bh, T, H) + start * H, end - start, H, NT)
+    TILE: tl.constexpr = AnchorTile(K, KG, C, BK, PARTS, FROM, TURN, NVIDIA)
+    cells = anchor_cells(own, TILE)
     stride = gate_stride(H, KG, KEY, CONST)
     base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
-    rows, keys = tl.arange(0, C), tl.arange(0, BK)
-    steps, channels = rows % PARTS * (C // PARTS) + rows // PARTS, keys[None, :]
-    inside = tl.broadcast_to((steps < end - start)[:, None], (C, BK))
-    if KG < BK:
-        inside = inside & (channels < KG)
-    step = steps[:, None]
-    source, target = token * FROM + step * (H * FROM) + channels, token * K + step * (H * K) + channels
-    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0).to(tl.float32)
-    gates = tl.maximum(gates, LEAST, propagate_nan=tl.PropagateNan.ALL)
+    gates = load_gates(base + cells.step * stride + cells.channels, cells.inside)
     if LATE:
-        q_tile = tl.load(q + source, mask=inside, other=0.0)
+        q_tile = tl.load(q + cells.source, mask=cells.inside, other=0.0)
     if EARLY:
-        k_tile = tl.load(k + source, mask=inside, other=0.0)
+        k_tile = tl.load(k + cells.source, mask=cells.inside, other=0.0)
 
     sums, totals, before = sums_of_rows(gates, C, PARTS, BK)
-    begins = tl.arange(0, PARTS)[:, None] < PARTS // 2
-    first, second = tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
-    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > mildest(LIMIT, end - start)
-    tl.store(wide + at, far.to(tl.int32))
-    lead = first
-    if LEAD:
-        lead = tl.load(base + keys, mask=keys < KG, other=0.0).to(tl.float32)
-        lead = tl.maximum(lead, LEAST, propagate_nan=tl.PropagateNan.ALL)
-    for half in tl.static_range(K // KG):
-        cells = factors + at * 3 * K + half * KG + keys
-        store_factors(cells, first, second, lead, far, keys < KG, K, LEAD, NVIDIA)
+    first, second = halves_of(totals, PARTS)
+    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > mildest(LIMIT, own.left)
+    tl.store(wide + own.at, far.to(tl.int32))
+    store_factors(factors, base, first, second, far, own, LEAD, TILE)
 
     # in a wide chunk, no decay: its rows are written only as copies
     scale = tl.where(far, 0.0, 1.4426950408889634)
     sums = tl.reshape(sums + (before - first[None, :])[None, :, :], (C, BK)) * scale
-    near = inside if COPY else inside & (not far)
+    near = cells.inside if COPY else cells.inside & (not far)
     cos, sin = sums, sums
     if TURN:
-        columns = channels if KP > 1 else channels * 0
-        row = bh % H * KP if FIXED else (token + step * H) * KP
-        begun = angles + (bh * (NT + 1) + chunk) * KP + columns
-        turned = sums_of_turns(phase + row + columns, begun, inside, channels < KG, C, PARTS, BK)
-        cos, sin = cos_sin_of_turns(turned, NVIDIA)
+        cos, sin = rotation_of(phase, angles, own, cells, KP, FIXED, TILE)
     if LATE:
-        factor = exp2(sums, NVIDIA)
-        store_anchored(q, late, source, target, q_tile, factor, cos, sin, near, K, KG, FROM, TURN)
+        store_anchored(q, late, q_tile, exp2(sums, NVIDIA), cos, sin, near, cells, TILE)
     if EARLY:
-        factor = exp2(-sums, NVIDIA)
-        store_anchored(k, early, source, target, k_tile, factor, cos, sin, near, K, KG, FROM, TURN)
+        store_anchored(k, early, k_tile, exp2(-sums, NVIDIA), cos, sin, near, cells, TILE)
 
 
 @triton.jit(do_not_specialize=COUNTS)

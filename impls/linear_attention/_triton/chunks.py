@@ -11,7 +11,6 @@ from .blocks import (
     KEY,
     NONE,
     SCALAR,
-    block_starts,
     decay,
     first_decay,
     gate_base,
@@ -20,7 +19,6 @@ from .blocks import (
     load_rows,
     locate,
     partners,
-    store_starts,
     total_decay,
 )
 
@@ -195,86 +193,3 @@ def la_output(
     acc = tl.dot(weights, y_tile, acc, input_precision=PRECISION)
     mask = (t < end)[:, None] & (values < V)[None, :]
     tl.store(out + row * V + t[:, None] * H * V + values[None, :], acc.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def la_grad_qk(
-    q, k, v, do, log_a, states, adjoints, dscores, boundary, turns, block_boundary, block_turns, dq, dk,
-    dlog_a, dphase, T, H, NT, places,
-    K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """dq = decay ⊙ (do Sᵀ) and dk = decay ⊙ (v Λᵀ), the parts through states.
-
-    Without a gate or with a scalar one also the parts inside the chunk and the gate's gradient, one partial
-    sum per tile of keys: dlog_a (B, T, H, tiles). With key gates `la_grad_key` adds those, from
-    block_boundary (see `block_starts`). TURN: the same for the phase's gradient, dphase (B, T, H, K).
-    """
-    tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
-    start, end = chunk_steps(chunk, T, NT, places, C)
-    if places is not None:  # noqa: SIM102, as only this test is of constants
-        if start >= end:
-            return
-    row = head_offset(bh, T, H)
-    steps = tl.arange(0, C)
-    t = start + steps
-    keys = tile * BK + tl.arange(0, BK)
-    at = (bh * NT + chunk) * K * V
-    dq_tile = tl.zeros((C, BK), dtype=tl.float32)
-    dk_tile = tl.zeros((C, BK), dtype=tl.float32)
-    for first in range(0, V, BV):
-        values = first + tl.arange(0, BV)
-        do_tile = load_rows(do + row * V, t, end, H * V, values, V)
-        state = load_rows(states + at, keys, K, V, values, V)
-        dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)
-        v_tile = load_rows(v + row * V, t, end, H * V, values, V)
-        adjoint = load_rows(adjoints + at, keys, K, V, values, V)
-        dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
-    if GATE != NONE:
-        base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
-        gated = gate_columns(keys, K, KG)
-        dq_tile = dq_tile * tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, False))
-        dk_tile = dk_tile * tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, True))
-    mask = (t < end)[:, None] & (keys < K)[None, :]
-    rows = row * K + t[:, None] * H * K + keys[None, :]
-    q_tile = load_rows(q + row * K, t, end, H * K, keys, K)
-    k_tile = load_rows(k + row * K, t, end, H * K, keys, K)
-    if GATE != NONE:
-        carried = k_tile.to(tl.float32) * dk_tile
-        ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
-    if TURN:
-        partner, sign = partners(keys, K)
-        q_turned = load_rows(q + row * K, t, end, H * K, partner, K).to(tl.float32) * sign[None, :]
-        k_turned = load_rows(k + row * K, t, end, H * K, partner, K).to(tl.float32) * sign[None, :]
-        turn_carried = -k_turned * dk_tile
-        turn_ends = tl.load(turns + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
-    if GATE == KEY:
-        starts = block_starts(carried, ends, C, BK)
-        store_starts(block_boundary, starts, bh * NT + chunk, keys, True, K, C)
-        if TURN:
-            starts = block_starts(turn_carried, turn_ends, C, BK)
-            store_starts(block_turns, starts, bh * NT + chunk, keys, True, K, C)
-    else:
-        weights_at = dscores + (bh * NT + chunk) * C * C
-        strictly = steps[:, None] > steps[None, :]
-        weights = tl.load(weights_at + steps[:, None] * C + steps[None, :], mask=strictly, other=0.0)
-        same = tl.load(weights_at + steps * (C + 1)).to(tl.float32)[:, None]
-        dq_tile = tl.dot(weights, k_tile, dq_tile, input_precision=PRECISION)
-        inner = tl.dot(tl.trans(weights), q_tile, input_precision=PRECISION)
-        if GATE == SCALAR:
-            local = tl.sum(q_tile.to(tl.float32) * dq_tile - k_tile.to(tl.float32) * inner, axis=1)
-            later = steps[:, None] <= steps[None, :]
-            pairs = tl.where(later, local[None, :], tl.sum(carried, axis=1)[None, :])
-            dgate = tl.sum(pairs, axis=1) + tl.sum(ends, axis=0)
-            dgate = tl.where(tl.load(base + t * stride, mask=t < end, other=0.0) == float("-inf"), 0.0, dgate)
-            tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < end)
-        if TURN:
-            local_turn = q_turned * dq_tile + k_turned * inner
-            dturn = (
-                tl.cumsum(local_turn, axis=0, reverse=True) + tl.cumsum(turn_carried, axis=0) - turn_carried
-            )
-            tl.store(dphase + rows, dturn + turn_ends[None, :], mask=mask)
-        dq_tile += same * k_tile.to(tl.float32)
-        dk_tile += inner + same * q_tile.to(tl.float32)
-    tl.store(dq + rows, dq_tile.to(dq.dtype.element_ty), mask=mask)
-    tl.store(dk + rows, dk_tile.to(dk.dtype.element_ty), mask=mask)

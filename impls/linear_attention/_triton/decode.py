@@ -16,6 +16,12 @@ VALUES = 32  # of a program: 128 bytes of each row of a float32 state
 
 
 @triton.jit
+def load_vector(x, channels, stride, W: tl.constexpr):
+    """Some of W channels, float32, that lie `stride` apart from x on."""
+    return tl.load(x + channels * stride, mask=channels < W, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def linear_attention_forward_decode(
     q, k, v, log_a, phase, log_b, bonus, state, o, final,
     H, q_batch, q_head, q_key, k_batch, k_head, k_key, v_batch, v_head, v_value,
@@ -29,14 +35,10 @@ def linear_attention_forward_decode(
     bh = (tl.program_id(0) // tl.cdiv(V, BV)).to(tl.int64)
     batch, head = bh // H, bh % H
     keys, values = tl.arange(0, BK), strip * BV + tl.arange(0, BV)
-    has_key, has_value = keys < K, values < V
-    inside = has_key[:, None] & has_value[None, :]
-    q_at = q + batch * q_batch + head * q_head + keys * q_key
-    query = tl.load(q_at, mask=has_key, other=0.0).to(tl.float32)
-    k_at = k + batch * k_batch + head * k_head + keys * k_key
-    key = tl.load(k_at, mask=has_key, other=0.0).to(tl.float32)
-    v_at = v + batch * v_batch + head * v_head + values * v_value
-    value = tl.load(v_at, mask=has_value, other=0.0).to(tl.float32)
+    inside = (keys < K)[:, None] & (values < V)[None, :]
+    query = load_vector(q + batch * q_batch + head * q_head, keys, q_key, K)
+    key = load_vector(k + batch * k_batch + head * k_head, keys, k_key, K)
+    value = load_vector(v + batch * v_batch + head * v_head, values, v_value, V)
     write = key[:, None] * value[None, :]
     past = tl.zeros((BK, BV), dtype=tl.float32)
     past_imag = tl.zeros((BK, BV), dtype=tl.float32)
@@ -48,11 +50,10 @@ def linear_attention_forward_decode(
     at_phase = phase + batch * p_batch + head * p_head + keys * p_key if phase is not None else None
     if log_a is not None:
         at_gate = log_a + batch * a_batch + head * a_head + keys * a_key
-        gate, gate_imag = polar(at_gate, at_phase, has_key, FLUSH)
+        gate, gate_imag = polar(at_gate, at_phase, keys < K, FLUSH)
     real, imag = times(gate[:, None], gate_imag[:, None], past, past_imag, COMPLEX)
     if log_b is not None:
-        b_at = log_b + batch * b_batch + head * b_head + values * b_value
-        factor = tl.exp(tl.load(b_at, mask=has_value, other=0.0).to(tl.float32))
+        factor = tl.exp(load_vector(log_b + batch * b_batch + head * b_head, values, b_value, V))
         real = real * factor[None, :]
         imag = imag * factor[None, :]
     real += write
@@ -61,10 +62,9 @@ def linear_attention_forward_decode(
     if PRE:
         seen = past
         if bonus is not None:
-            u = tl.load(bonus + head * u_head + keys * u_key, mask=has_key, other=0.0).to(tl.float32)
-            seen = past + u[:, None] * write
+            seen = past + load_vector(bonus + head * u_head, keys, u_key, K)[:, None] * write
     out = tl.sum(query[:, None] * seen, axis=0)
-    tl.store(o + bh * V + values, out.to(o.dtype.element_ty), mask=has_value)
+    tl.store(o + bh * V + values, out.to(o.dtype.element_ty), mask=values < V)
 
 
 @planned

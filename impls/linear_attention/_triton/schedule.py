@@ -12,8 +12,10 @@ from ..._triton.host import loop_bound
 from ..._triton.plan import Plan, Slot
 from ..._triton.sequences import Packing
 from . import blocks
-from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
-from .pairs import la_grad_key, la_scores_key
+from .chunk_grads import la_grad_qk
+from .chunks import la_carry, la_increment, la_output, la_scores
+from .pair_grads import la_grad_key
+from .pairs import la_scores_key
 from .tiles import Tiles, tiles, values_at_once, width_of
 
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value

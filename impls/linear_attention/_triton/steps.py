@@ -130,28 +130,15 @@ def la_gates(
         if TURN:
             source, sign = partners(channels, N)
             sign = -sign
-        others = tl.arange(0, BM)
-        mask = (channels < N)[:, None] & (others < M)[None, :]
-        cells = bh * N * M + others[None, :] * m_state
-        before = tl.load(held + cells + source[:, None] * n_state, mask=mask, other=0.0) * sign[:, None]
-        after = tl.load(dlast + cells + channels[:, None] * n_state, mask=mask, other=0.0)
-        total += tl.sum(before * after, axis=1).to(tl.float64)
+        total += ends_of(held, dlast, bh, channels, source, sign, n_state, m_state, N, M, BM)
     for part in range(PASSES):
         t = (PASSES - 1 - part) * BLOCK + steps
         inside = (t < T)[:, None] & (channels < N)[None, :]
         rows = (start + t[:, None] * H) * N
         at = rows + channels[None, :]
-        if TURN:
-            partner, sign = partners(channels, N)
-            x_tile = (
-                tl.load(x + rows + partner[None, :], mask=inside, other=0.0).to(tl.float32) * sign[None, :]
-            )
-            w_tile = (
-                tl.load(w + rows + partner[None, :], mask=inside, other=0.0).to(tl.float32) * -sign[None, :]
-            )
-        else:
-            x_tile = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-            w_tile = tl.load(w + at, mask=inside, other=0.0).to(tl.float32)
+        x_tile = load_part(x + rows, channels, inside, TURN, N)
+        w_tile = load_part(w + rows, channels, inside, TURN, N)
+        w_tile = -w_tile if TURN else w_tile
         local = x_tile * tl.load(dx + at, mask=inside, other=0.0)
         local -= w_tile * tl.load(dw + at, mask=inside & (t < T - 1)[:, None], other=0.0)
         sums = tl.cumsum(local, axis=0, reverse=True) + total.to(tl.float32)[None, :]
@@ -162,6 +149,31 @@ def la_gates(
             sums = tl.where(given == float("-inf"), 0.0, sums)
         tl.store(dgate + at, sums, mask=inside)
         total += tl.sum(local, axis=0).to(tl.float64)
+
+
+@triton.jit
+def ends_of(
+    held, dlast, bh, channels, source, sign, n_state, m_state, N: tl.constexpr, M: tl.constexpr,
+    BM: tl.constexpr,
+):  # fmt: skip
+    """Σ_m held · dlast of each channel: of rows `source` of the state, with their signs."""
+    others = tl.arange(0, BM)
+    mask = (channels < N)[:, None] & (others < M)[None, :]
+    cells = bh * N * M + others[None, :] * m_state
+    before = tl.load(held + cells + source[:, None] * n_state, mask=mask, other=0.0) * sign[:, None]
+    after = tl.load(dlast + cells + channels[:, None] * n_state, mask=mask, other=0.0)
+    return tl.sum(before * after, axis=1).to(tl.float64)
+
+
+@triton.jit
+def load_part(rows, channels, inside, TURN: tl.constexpr, N: tl.constexpr):
+    """Steps of x at the channels, float32, or (TURN) of J x."""
+    if TURN:
+        partner, sign = partners(channels, N)
+        tile = tl.load(rows + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+        return tile * sign[None, :]
+    else:
+        return tl.load(rows + channels[None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @dataclass(frozen=True)

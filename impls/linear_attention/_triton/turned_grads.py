@@ -52,51 +52,53 @@ def la_grads_turned(
     if places is not None:  # noqa: SIM102, as only this test is of constants
         if start >= end:
             return
-    begin, left = head_offset(bh, T, H) + start * H, end - start
-    steps, keys = tl.arange(0, C), tile * BK + tl.arange(0, BK)
-    own = GradChunk(tile, bh, start, begin, left, bh * NT + chunk, T, H)
+    own = GradChunk(tile, bh, start, head_offset(bh, T, H) + start * H, end - start, bh * NT + chunk, T, H)
     operands = GradOperands(x, w, k, v, do, log_a, states, adjoints)
     results = GradResults(dscores, boundary, turns, dq_states, dk_states, dq, dk, dlog_a, dphase)
     TASK: tl.constexpr = GradTask(KEY, CONST, TURN, False, 1, PRECISION, PART)
     TILE: tl.constexpr = GradTile(K, KG, V, C, BK, BV)
-
-    dscore, dx, dw, ends, turn_ends = through_both_parts(operands, own, keys, TASK, TILE)
-    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
-    inside = (steps < left)[:, None] & (keys < KG)[None, :]
-    between = tl.load(factors + own.at * 3 * K + K + keys, mask=keys < KG, other=0.0)
-    ends = ends * between
-    turn_ends = turn_ends * between
+    steps, keys = tl.arange(0, C), tile * BK + tl.arange(0, BK)
+    inside = (steps < own.left)[:, None] & (keys < KG)[None, :]
+    through = through_both_parts(operands, factors, own, keys, TASK, TILE)
     gates = gate_rows(log_a, own, keys, KEY, CONST, TILE)
     if tl.load(wide + own.at) != 0:
-        through = Through(dscore, dx, dw, ends, turn_ends)
         store_both_wide(through, factors, gates, k, results, own, inside, TASK, TILE)
         return
 
-    x_tile, w_tile = load_both(x, own, keys, TILE), load_both(w, own, keys, TILE)
-    ends += tl.sum(w_tile.re.to(tl.float32) * dw.re + w_tile.im.to(tl.float32) * dw.im, axis=0)
-    if TURN:
-        turn_ends += tl.sum(w_tile.re.to(tl.float32) * dw.im - w_tile.im.to(tl.float32) * dw.re, axis=0)
-    weights = dscore.to(x.dtype.element_ty)
-    dx = add_products(dx, weights, w_tile, PRECISION)
-    dw = add_products(dw, tl.trans(weights), x_tile, PRECISION)
-    # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
-    x_tile = Both(x_tile.re.to(tl.float32), x_tile.im.to(tl.float32))
-    w_tile = Both(w_tile.re.to(tl.float32), w_tile.im.to(tl.float32))
-    later = (steps[None, :] >= steps[:, None]).to(PART)
-    rows = begin * KG + (steps[:, None] * (H * KG) + keys[None, :])
-    local = x_tile.re * dx.re + x_tile.im * dx.im - w_tile.re * dw.re - w_tile.im * dw.im
-    tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
-    if TURN:
-        local = x_tile.im * dx.re - x_tile.re * dx.im + w_tile.im * dw.re - w_tile.re * dw.im
-        tl.store(dphase + rows, summed(later, local, PART) + turn_ends[None, :], mask=inside)
-
-    sums = sums_from_middle(gates, left, PART, TILE)
+    dx, dw = store_both_gates(through, operands, results, own, keys, inside, TASK, TILE)
+    sums = sums_from_middle(gates, own.left, PART, TILE)
     cos, sin = rotation(phase, angles, own, keys, inside, NT, chunk, KP, FIXED, NVIDIA, TILE)
-    rows = begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
+    rows = own.begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
     factor = tl.exp(sums)
     store_back(dq, rows, dx.re * factor, dx.im * factor, cos, sin, inside, KG, TO)
     factor = tl.exp(-sums)
     store_back(dk, rows, dw.re * factor, dw.im * factor, cos, sin, inside, KG, TO)
+
+
+@triton.jit
+def store_both_gates(through, operands, results, own, keys, inside, TASK, TILE):
+    """Store the gradients of gates and phases; gives dx and dw with their parts inside the chunk."""
+    PART: tl.constexpr = TASK.PART
+    dscore, dx, dw, ends, turn_ends = through
+    steps = tl.arange(0, TILE.C)
+    x_tile, w_tile = load_both(operands.x, own, keys, TILE), load_both(operands.w, own, keys, TILE)
+    ends += tl.sum(w_tile.re.to(tl.float32) * dw.re + w_tile.im.to(tl.float32) * dw.im, axis=0)
+    if TASK.TURN:
+        turn_ends += tl.sum(w_tile.re.to(tl.float32) * dw.im - w_tile.im.to(tl.float32) * dw.re, axis=0)
+    weights = dscore.to(operands.x.dtype.element_ty)
+    dx = add_products(dx, weights, w_tile, TASK.PRECISION)
+    dw = add_products(dw, tl.trans(weights), x_tile, TASK.PRECISION)
+    # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
+    x_tile = Both(x_tile.re.to(tl.float32), x_tile.im.to(tl.float32))
+    w_tile = Both(w_tile.re.to(tl.float32), w_tile.im.to(tl.float32))
+    later = (steps[None, :] >= steps[:, None]).to(PART)
+    rows = own.begin * TILE.KG + (steps[:, None] * (own.H * TILE.KG) + keys[None, :])
+    local = x_tile.re * dx.re + x_tile.im * dx.im - w_tile.re * dw.re - w_tile.im * dw.im
+    tl.store(results.dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
+    if TASK.TURN:
+        local = x_tile.im * dx.re - x_tile.re * dx.im + w_tile.im * dw.re - w_tile.re * dw.im
+        tl.store(results.dphase + rows, summed(later, local, PART) + turn_ends[None, :], mask=inside)
+    return dx, dw
 
 
 @triton.jit
@@ -117,8 +119,8 @@ def add_products(sums, weights, tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def through_both_parts(operands, own, keys, TASK, TILE):
-    """Do what `through_states` does for both parts of complex channels."""
+def through_both_parts(operands, factors, own, keys, TASK, TILE):
+    """Do what `through_states` does for both parts of complex channels, with the decay between the edges."""
     KG: tl.constexpr = TILE.KG
     V: tl.constexpr = TILE.V
     dscore = tl.zeros((TILE.C, TILE.C), dtype=tl.float32)
@@ -148,7 +150,10 @@ def through_both_parts(operands, own, keys, TASK, TILE):
         ends += tl.sum(s_re * a_re + s_im * a_im, axis=1)
         if TASK.TURN:
             turn_ends += tl.sum(s_re * a_im - s_im * a_re, axis=1)
-    return Through(dscore, Both(dx_re, dx_im), Both(dw_re, dw_im), ends, turn_ends)
+    steps = tl.arange(0, TILE.C)
+    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
+    between = tl.load(factors + own.at * 3 * TILE.K + TILE.K + keys, mask=keys < KG, other=0.0)
+    return Through(dscore, Both(dx_re, dx_im), Both(dw_re, dw_im), ends * between, turn_ends * between)
 
 
 @triton.jit

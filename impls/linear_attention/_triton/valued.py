@@ -55,10 +55,7 @@ def la_grad_values(
         through = tl.dot(k_tile, adjoint, through, input_precision=PRECISION)
         state = load_rows(states + at * K * V, keys, K, V, values, V).to(tl.float32)
         if KEYED:
-            between = tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)
-            begin_factor = tl.load(factors + at * 3 * K + keys, mask=keys < K, other=0.0)
-            lead = tl.where(tl.load(wide + at) != 0, begin_factor * begin_factor, 1.0)
-            state *= (between * lead)[:, None]
+            state *= decay_through(factors + at * 3 * K, wide + at, keys, K)[:, None]
         ends += tl.sum(state * adjoint.to(tl.float32), axis=0)
     v_tile = load_chunk(v + begin * V, left, H * V, values, C, V).to(tl.float32)
     ends += tl.sum(v_tile * through, axis=0)
@@ -69,6 +66,14 @@ def la_grad_values(
     dgate = summed(later, o_tile * do_tile - v_tile * dv_tile, PART) + ends[None, :]
     rows = begin * V + (steps[:, None] * (H * V) + values[None, :])
     tl.store(dlog_b + rows, dgate, mask=(steps < left)[:, None] & (values < V)[None, :])
+
+
+@triton.jit
+def decay_through(factors, wide, keys, K: tl.constexpr):
+    """What a reverse walk multiplies the state of a chunk with, between its adjoint and itself, by key."""
+    between = tl.load(factors + K + keys, mask=keys < K, other=0.0)
+    begin_factor = tl.load(factors + keys, mask=keys < K, other=0.0)
+    return between * tl.where(tl.load(wide) != 0, begin_factor * begin_factor, 1.0)
 
 
 @dataclass(frozen=True)

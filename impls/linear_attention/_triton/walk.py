@@ -133,31 +133,26 @@ def la_walk(
 @triton.jit
 def walk_segment(operands, decays, results, sequences, TASK, TILE, EXACT: tl.constexpr, STAGES: tl.constexpr):
     """Walk through a program's segment. EXACT: see the module; the rest as in `la_walk`."""
-    K: tl.constexpr = TILE.K
-    V: tl.constexpr = TILE.V
-    TAIL: tl.constexpr = TILE.TAIL
     own = segment_of(sequences, TILE)
     steps, keys = tl.arange(0, TILE.C), tl.arange(0, TILE.BK)
-    values = own.tile * TILE.BV + tl.arange(0, TILE.BV)
-    strip = strip_of(keys, values, own.tile, False, TILE)
-    edge = (own.head * sequences.NS + own.number) * K * V
+    strip = strip_of(keys, own.tile, False, TILE)
+    edge = (own.head * sequences.NS + own.number) * TILE.K * TILE.V
     state, rest = first_state(operands.first, edge, strip, TASK.HAS_FIRST), ()
-    if TAIL:
-        values = V // TILE.BV * TILE.BV + tl.arange(0, TAIL)
-        tail = strip_of(keys, values, own.tile, True, TILE)
+    if TILE.TAIL:
+        tail = strip_of(keys, own.tile, True, TILE)
         rest = first_state(operands.first, edge, tail, TASK.HAS_FIRST)
     ordered = steps[:, None] <= steps[None, :] if TASK.REVERSE else steps[:, None] >= steps[None, :]
     passed = tl.zeros((TILE.BK,), dtype=tl.float32)
     after = tl.full((TILE.BK,), 1.0, dtype=tl.float32)
     column_after = tl.full((TILE.BV,), 1.0, dtype=tl.float32)
-    rows, key_rows = rows_of(own, sequences, TASK.SHARED, TAIL)
+    rows, key_rows = rows_of(own, sequences, TASK.SHARED, TILE.TAIL)
     for step in tl.range(own.length, num_stages=STAGES):
         chunk = chunk_of(own, sequences, step, steps, TASK, TILE)
-        x_tile = load_head(operands.x, key_rows, chunk.t, keys, K)
-        w_tile = load_head(operands.w, key_rows, chunk.t, keys, K)
-        y_tile = load_head(operands.y, rows, chunk.t, strip.columns, V)
-        if TAIL:
-            y_rest = load_head(operands.y, rows, chunk.t, tail.columns, V)
+        x_tile = load_head(operands.x, key_rows, chunk.t, keys, TILE.K)
+        w_tile = load_head(operands.w, key_rows, chunk.t, keys, TILE.K)
+        y_tile = load_head(operands.y, rows, chunk.t, strip.columns, TILE.V)
+        if TILE.TAIL:
+            y_rest = load_head(operands.y, rows, chunk.t, tail.columns, TILE.V)
         spans, decay = (), ()
         if TASK.GATE == KEY:
             state, rest, after, passed, decay = enter_by_keys(
@@ -173,32 +168,32 @@ def walk_segment(operands, decays, results, sequences, TASK, TILE, EXACT: tl.con
         if TASK.FADED and EXACT:
             factor = unfading(spans, decays.wide, chunk, TASK.REVERSE)
             y_tile = scaled(y_tile, factor)
-            if TAIL:
+            if TILE.TAIL:
                 y_rest = scaled(y_rest, factor)
         held = hold_state(state, strip, operands.x, results.states, chunk, TASK, TILE)
         state, y_tile = to_middle(state, y_tile, decay, TASK, EXACT)
         scores = ()
         if TASK.EMIT:
             scores = chunk_scores(x_tile, w_tile, ordered, spans, decays, chunk, TASK, TILE, EXACT)
-        if TAIL:  # before the strip: fewer registers spill than the other way round
+        if TILE.TAIL:  # before the strip: fewer registers spill than the other way round
             held_rest = hold_state(rest, tail, operands.x, results.states, chunk, TASK, TILE)
             rest, y_rest = to_middle(rest, y_rest, decay, TASK, EXACT)
             if TASK.EMIT:
-                acc = read_state(x_tile, held_rest, scores, y_rest, decay, TASK, EXACT)
-                store_rows(results.out, acc, tail, rows, chunk.t, TILE)
+                out = read_state(x_tile, held_rest, scores, y_rest, decay, TASK, EXACT)
+                store_rows(results.out, out, tail, rows, chunk.t, TILE)
             rest = add_chunk(rest, w_tile, y_rest, decay, TASK, EXACT)
         if TASK.EMIT:
-            acc = read_state(x_tile, held, scores, y_tile, decay, TASK, EXACT)
-            store_rows(results.out, acc, strip, rows, chunk.t, TILE)
+            out = read_state(x_tile, held, scores, y_tile, decay, TASK, EXACT)
+            store_rows(results.out, out, strip, rows, chunk.t, TILE)
         state = add_chunk(state, w_tile, y_tile, decay, TASK, EXACT)
     if TASK.GATE == KEY:
         state = state * after[:, None] * after[:, None]
-        if TAIL:
+        if TILE.TAIL:
             rest = rest * after[:, None] * after[:, None]
     if TASK.VALUED:
         state = state * column_after[None, :] * column_after[None, :]
     tl.store(results.last + edge + strip.cells, state, mask=strip.mask)
-    if TAIL:
+    if TILE.TAIL:
         tl.store(results.last + edge + tail.cells, rest, mask=tail.mask)
     if not TASK.EMIT and TASK.GATE != NONE:  # noqa: SIM102, as only this test is of constants
         if own.tile == 0:

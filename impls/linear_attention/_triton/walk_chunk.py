@@ -62,8 +62,12 @@ class Exact(NamedTuple):
 
 
 @triton.jit
-def strip_of(keys, values, tile, TAIL: tl.constexpr, TILE):
-    """Describe the strip of some columns; those of a TAIL exist for the program of the first strip alone."""
+def strip_of(keys, tile, TAIL: tl.constexpr, TILE):
+    """Describe a program's strip, or (TAIL) the columns behind all, which the first program has."""
+    if TAIL:
+        values = TILE.V // TILE.BV * TILE.BV + tl.arange(0, TILE.TAIL)
+    else:
+        values = tile * TILE.BV + tl.arange(0, TILE.BV)
     cells = keys[:, None] * TILE.V + values[None, :]
     mask = (keys < TILE.K)[:, None]
     exist = values < TILE.V

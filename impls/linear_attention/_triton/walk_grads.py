@@ -136,68 +136,62 @@ def la_grads(
     if places is not None:  # noqa: SIM102, as only this test is of constants
         if start >= end:
             return
-    begin, left = head_offset(bh, T, H) + start * H, end - start
-    steps, keys = tl.arange(0, C), tile * BK + tl.arange(0, BK)
-    own = GradChunk(tile, bh, start, begin, left, bh * NT + chunk, T, H)
+    own = GradChunk(tile, bh, start, head_offset(bh, T, H) + start * H, end - start, bh * NT + chunk, T, H)
     operands = GradOperands(x, w, k, v, do, log_a, states, adjoints)
     results = GradResults(dscores, boundary, turns, dq, dk, dq, dk, dlog_a, dphase)
     TASK: tl.constexpr = GradTask(GATE, CONST, TURN, FADED, SHARED, PRECISION, PART)
     TILE: tl.constexpr = GradTile(K, KG, V, C, BK, BV)
-    channels = Channels(keys, (), ())
-    if TURN:
-        partner, sign = partners(keys, K)
-        channels = Channels(keys, partner, sign)
-
-    dscore, dx, dw, ends, turn_ends = through_states(operands, own, channels, TASK, TILE)
-    x_tile, w_tile = load_key_heads(x, w, own, keys, TASK, TILE)
-    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
-    inside = (steps < left)[:, None] & (keys < K)[None, :]
-    cells = Cells(begin * K + (steps[:, None] * (H * K) + keys[None, :]), inside)
+    channels = channels_of(tile, TURN, TILE)
+    cells = cells_of(own, channels.keys, TILE)
+    through = through_states(operands, own, channels, TASK, TILE)
+    x_tile, w_tile = load_key_heads(x, w, own, channels.keys, TASK, TILE)
     if GATE == KEY:
-        between = tl.load(factors + own.at * 3 * K + K + keys, mask=keys < K, other=0.0)
-        ends = ends * between
-        if TURN:
-            turn_ends = turn_ends * between
-        gates = gate_rows(log_a, own, gate_columns(keys, K, KG), KEY, CONST, TILE)
-        if tl.load(wide + own.at) != 0:
-            through = Through(dscore, dx, dw, ends, turn_ends)
-            store_wide(through, factors, gates, k, results, own, channels, cells, TASK, TILE)
-            return
-        ends += tl.sum(w_tile.to(tl.float32) * dw, axis=0)
-    if GATE == SCALAR:
-        decay = chunk_decay(spans, resets, edges, wide, own, FADED, C)
-        dx = dx * decay.from_start[:, None]
-        dw = dw * decay.to_end[:, None]
-        through = Through(dscore, dx, dw, ends, turn_ends)
-        dx, dw = scalar_grads(
-            through, x_tile, w_tile, decay, wide, operands, results, own, channels, cells, TASK, TILE
+        store_key_grads(
+            through, x_tile, w_tile, factors, wide, operands, results, own, channels, cells, TASK, TILE
         )
     else:
-        if TURN:
-            turn_ends -= tl.sum(load_turned(w, own, channels, False, TILE) * dw, axis=0)
-        weights = dscore.to(x.dtype.element_ty)
-        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)  # [C, C] @ [C, K]
-        dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)  # [C, C] @ [C, K]
-    if TURN and GATE != SCALAR:
-        store_phases(dx, dw, turn_ends, operands, dphase, own, channels, cells, TASK, TILE)
-    if GATE == KEY:
-        # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
-        local = x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw
-        later = (steps[None, :] >= steps[:, None]).to(PART)
-        tl.store(dlog_a + cells.rows, summed(later, local, PART) + ends[None, :], mask=inside)
-        sums = sums_from_middle(gates, left, PART, TILE)
-        dx = dx * tl.exp(sums)
-        dw = dw * tl.exp(-sums)
-    tl.store(dq + cells.rows, dx.to(dq.dtype.element_ty), mask=inside)
-    tl.store(dk + cells.rows, dw.to(dk.dtype.element_ty), mask=inside)
+        if GATE == SCALAR:
+            decay = chunk_decay(spans, resets, edges, wide, own, FADED, C)
+            dx, dw = scalar_grads(
+                through, x_tile, w_tile, decay, wide, operands, results, own, channels, cells, TASK, TILE
+            )
+        else:
+            dx, dw = plain_grads(through, x_tile, w_tile, operands, dphase, own, channels, cells, TASK, TILE)
+        store_grads(dx, dw, results, cells)
+
+
+@triton.jit
+def channels_of(tile, TURN: tl.constexpr, TILE):
+    """Channels of a program."""
+    keys = tile * TILE.BK + tl.arange(0, TILE.BK)
+    if TURN:
+        partner, sign = partners(keys, TILE.K)
+        return Channels(keys, partner, sign)
+    else:
+        return Channels(keys, (), ())
+
+
+@triton.jit
+def cells_of(own, keys, TILE):
+    """Where a program's results lie."""
+    steps = tl.arange(0, TILE.C)
+    inside = (steps < own.left)[:, None] & (keys < TILE.K)[None, :]
+    return Cells(own.begin * TILE.K + (steps[:, None] * (own.H * TILE.K) + keys[None, :]), inside)
+
+
+@triton.jit
+def store_grads(dx, dw, results, cells):
+    """Store the gradients of queries and keys."""
+    tl.store(results.dq + cells.rows, dx.to(results.dq.dtype.element_ty), mask=cells.inside)
+    tl.store(results.dk + cells.rows, dw.to(results.dk.dtype.element_ty), mask=cells.inside)
 
 
 @triton.jit
 def through_states(operands, own, channels, TASK, TILE):
     """Products of do and v with each other and with the chunk's state and adjoint.
 
-    dscore [C, C], dx and dw [C, BK] through states, and what passes through the whole chunk [BK], for gates
-    and for phases: rowsum(state ⊙ adjoint), before its decay between the edges.
+    dscore [C, C], of pairs in order, dx and dw [C, BK] through states, and what passes through the whole
+    chunk [BK], for gates and for phases: rowsum(state ⊙ adjoint), before its decay between the edges.
     """
     dscore = tl.zeros((TILE.C, TILE.C), dtype=tl.float32)
     dx = tl.zeros((TILE.C, TILE.BK), dtype=tl.float32)
@@ -221,6 +215,8 @@ def through_states(operands, own, channels, TASK, TILE):
             across = load_rows(operands.states + own.at * K * V, channels.partner, K, V, values, V)
             across = across.to(tl.float32)
             turn_ends -= tl.sum(across * adjoint.to(tl.float32), axis=1) * channels.sign
+    steps = tl.arange(0, TILE.C)
+    dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
     return Through(dscore, dx, dw, ends, turn_ends)
 
 
@@ -235,6 +231,51 @@ def load_key_heads(x, w, own, keys, TASK, TILE):
     x_tile = load_chunk(x + key_begin * K, own.left, key_heads * K, keys, TILE.C, K)
     w_tile = load_chunk(w + key_begin * K, own.left, key_heads * K, keys, TILE.C, K)
     return x_tile, w_tile
+
+
+@triton.jit
+def plain_grads(through, x_tile, w_tile, operands, dphase, own, channels, cells, TASK, TILE):
+    """dx and dw with their parts inside the chunk, where no gate is scalar; stores the gradient of phases."""
+    dscore, dx, dw, _, turn_ends = through
+    if TASK.TURN:
+        turn_ends -= tl.sum(load_turned(operands.w, own, channels, False, TILE) * dw, axis=0)
+    weights = dscore.to(operands.x.dtype.element_ty)
+    dx = tl.dot(weights, w_tile, dx, input_precision=TASK.PRECISION)  # [C, C] @ [C, K]
+    dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=TASK.PRECISION)  # [C, C] @ [C, K]
+    if TASK.TURN:
+        store_phases(dx, dw, turn_ends, operands, dphase, own, channels, cells, TASK, TILE)
+    return dx, dw
+
+
+@triton.jit
+def store_key_grads(
+    through, x_tile, w_tile, factors, wide, operands, results, own, channels, cells, TASK, TILE
+):  # fmt: skip
+    """Store all gradients under key gates, or of a wide chunk what `store_wide` does."""
+    PART: tl.constexpr = TASK.PART
+    dscore, dx, dw, ends, turn_ends = through
+    steps, keys = tl.arange(0, TILE.C), channels.keys
+    between = tl.load(factors + own.at * 3 * TILE.K + TILE.K + keys, mask=keys < TILE.K, other=0.0)
+    ends = ends * between
+    if TASK.TURN:
+        turn_ends = turn_ends * between
+    gates = gate_rows(operands.log_a, own, gate_columns(keys, TILE.K, TILE.KG), KEY, TASK.CONST, TILE)
+    if tl.load(wide + own.at) != 0:
+        through = Through(dscore, dx, dw, ends, turn_ends)
+        store_wide(through, factors, gates, operands.k, results, own, channels, cells, TASK, TILE)
+    else:
+        ends += tl.sum(w_tile.to(tl.float32) * dw, axis=0)
+        through = Through(dscore, dx, dw, ends, turn_ends)
+        dx, dw = plain_grads(
+            through, x_tile, w_tile, operands, results.dphase, own, channels, cells, TASK, TILE
+        )
+        # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
+        local = x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw
+        later = (steps[None, :] >= steps[:, None]).to(PART)
+        dgate = summed(later, local, PART) + ends[None, :]
+        tl.store(results.dlog_a + cells.rows, dgate, mask=cells.inside)
+        sums = sums_from_middle(gates, own.left, PART, TILE)
+        store_grads(dx * tl.exp(sums), dw * tl.exp(-sums), results, cells)
 
 
 @triton.jit
@@ -307,6 +348,8 @@ def scalar_grads(through, x_tile, w_tile, decay, wide, operands, results, own, c
     C: tl.constexpr = TILE.C
     PART: tl.constexpr = TASK.PART
     dscore, dx, dw, ends, turn_ends = through
+    dx = dx * decay.from_start[:, None]
+    dw = dw * decay.to_end[:, None]
     steps, spans = tl.arange(0, C), decay.spans
     total = linked(spans.start, 0, spans.end, spans.reset_end)
     dgate = tl.sum(total * ends, axis=0)
