@@ -144,8 +144,10 @@ def _contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _complex(x: Arguments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The same with complex gates or operands: real and imaginary parts as channels beside each other."""
-    q, k, v, state, bounds = x.q, x.k, x.v, x.initial_state, x.cu_seqlens
-    K, V, real, pairs = q.shape[-1], v.shape[-1], dtype.to_real(), dtype.is_complex
+    state, bounds, real, pairs = x.initial_state, x.cu_seqlens, dtype.to_real(), dtype.is_complex
+    # once, as gradients of both calls below are added up in the dtype that these take
+    q, k, v = (each if each.is_complex() else each.to(real) for each in (x.q, x.k, x.v))
+    K, V = q.shape[-1], v.shape[-1]
     values = torch.cat([v.real, v.imag], -1) if v.is_complex() else v
     if state is not None:
         state = state.to(torch.complex64)

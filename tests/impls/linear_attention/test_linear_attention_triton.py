@@ -131,6 +131,20 @@ def test_complex_operands(names: str, kind: str) -> None:
     assert_matches(operands)
 
 
+@tiny
+def test_half_values_of_complex_keys_round_their_gradient_once() -> None:
+    """Real and imaginary parts read v, each in a call of its own; gradients are added before rounding."""
+    operands = case(T=5, kind="none", K=2, V=3)
+    made_complex(operands, "qk")
+    half = operands["v"].detach().half()
+    found = []
+    for v in (half.clone().requires_grad_(), half.float().requires_grad_()):
+        o, _ = attention(**detached(operands) | {"v": v})
+        o.abs().sum().backward()
+        found.append(v.grad.half())
+    assert torch.equal(*found)
+
+
 @pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("kind", ["scalar", "key_complex"])
