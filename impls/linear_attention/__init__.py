@@ -147,7 +147,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
     linear=("v", "initial_state"),
     optional=("bonus",),
-    calls=("read=pre", "read=pre bonus"),
+    calls=("read=pre", "read=pre bonus", "k:complex64 v:complex64", "q:complex64 k:complex64"),
 )
 @without_autocast
 def linear_attention(

@@ -92,6 +92,7 @@ def sample(
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["C"]),
     linear=("b", "initial_state"),
+    calls=("b:complex64",),
 )
 @without_autocast
 def scan(

@@ -26,6 +26,7 @@ from ssmperf.authors.verification.experiments import with_experiments
 from ssmperf.authors.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
+from ssmperf.engine.cases.calls.call import complex_refusal
 from ssmperf.engine.cases.calls.packing import UNPACKED
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import TRACEBACK, failure_of, message_of
@@ -243,6 +244,8 @@ def _judge(judging: Judging, selection: Selection, *, once: bool = False) -> Ver
     except Exception as error:
         failure = failure_of(error)
         status = Status.OOM if is_out_of_memory(error) else Status.CRASH
+        if status is Status.CRASH and (refusal := complex_refusal(case.call, failure.reason)):
+            raise Unsupported(refusal) from error
         return Verdict(status, failure.reason, extra={TRACEBACK: failure.traceback})
 
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import complex_refusal
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import REFUSED_VALUES, TRACEBACK, failure_of, message_of
 from ssmperf.engine.cases.record import Record, Status
@@ -91,6 +92,8 @@ def main(config: dict[str, Any]) -> None:
 def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], ...] = ()) -> Record:
     """Run one case in this process; an exception from its backend becomes the record's status.
 
+    Most kernels take real operands alone, so an exception over complex ones is a refusal.
+
     The exception's traceback goes to the log and into the record.
 
     passed_on: kinds of exceptions that are meant for the caller, such as KeyboardInterrupt in a process of
@@ -105,6 +108,8 @@ def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], 
         raise
     except BaseException as error:
         status, reason, notes = ended_by(error)
+        if status is Status.CRASH and (refusal := complex_refusal(case.call, reason)):
+            status, reason = Status.UNSUPPORTED, refusal
         if status in (Status.OOM, Status.CRASH):
             _log(case, reason, notes.get(TRACEBACK, ""))
         return _failed(case, context, status, reason, **notes)

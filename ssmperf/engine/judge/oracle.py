@@ -125,6 +125,8 @@ def _evaluate_packed(
             part = own(each) if each else None
             if part is None and kept is not None:
                 part = kept[number : number + 1]
+            if part is not None and part.is_complex() and not one.is_complex():
+                part = part.real  # as a call without complex operands takes a complex state
             parts.append(torch.zeros_like(one) if part is None else part.to(one.dtype))
         return torch.cat(parts)
 

@@ -241,3 +241,8 @@ def key_in_place(q, k, v, beta, *operands, **options):
     with torch.no_grad():
         k.div_(2)
     return result
+
+
+@broken("scan", "turns_back", gates=("data",))
+def turns_back(log_a, b, initial_state=None, *, phase=None):
+    return scan(log_a, b.conj() if b.is_complex() else b, initial_state, phase=phase)

@@ -106,13 +106,15 @@ def class_words(draw: Any, space: Space, gate_kind: str, pass_: str, dtype: str,
     """Draw the words of a call that decide what is compiled."""
     words: list[str] = draw(often("", *space.recurrence.calls, weight=1)).split() if not space.model else []
     names, gradients = space.tensors(gate_kind), pass_ == "forward_backward"
+    typed = {word.partition(":")[0] for word in words if ":" in word}
     if layout == LAYOUTS[0] and draw(often(False, True, weight=1)):
         views = VIEWS if dtype in HALF else st.one_of(VIEWS, st.just("negated"))
         words += [f"{name}:{draw(views)}" for name in draw(some_of(names))]
     elif layout == LAYOUTS[0] and space.of_key_heads and draw(often(False, True, weight=2)):
         words += [f"{name}:one_head" for name in space.of_key_heads]
     if dtype in HALF and "float32" in space.dtypes and draw(often(False, True)):
-        words += [f"{name}:float32" for name in draw(some_of(names)) if gradients or name != STATE]
+        cast = [name for name in draw(some_of(names)) if gradients or name != STATE]
+        words += [f"{name}:float32" for name in cast if name not in typed]
     if not gradients and dtype != "float64" and space.turns and draw(often(False, True, weight=2)):
         others = COMPLEX[1:] if gate_kind.endswith("_complex") else COMPLEX
         words.append(f"{STATE}:{draw(st.sampled_from(others))}")  # a call with phases may have left it

@@ -36,7 +36,7 @@ INCOMING = {DY: "output", DS: "final state"}
 # expanded: one number (of a gradient) or one batch item shown everywhere. missing: no gradient arrives.
 # one_head: one head, the third axis, shown as all.
 # ones: every number is 1.
-# negated: the imaginary part of a conjugate, whose sign is no part of its memory.
+# negated: a conjugate, or (real) the imaginary part of one, whose sign is no part of its memory.
 # shifted, shifted2, shifted4: dense, but 1, 2 or 4 elements behind an aligned address.
 # far: in memory of more than 2^31 elements, at the end of which the last batch item lies.
 SHIFTS = {"shifted": 1, "shifted2": 2, "shifted4": 4}
@@ -54,7 +54,7 @@ VIEWS = (
 )
 FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
 STATE = "initial_state"
-COMPLEX = ("complex64", "complex128")  # of a state; no dtypes of a case
+COMPLEX = ("complex64", "complex128")  # of operands and states; no dtypes of a case
 OPERAND_DTYPES = (*DTYPES, *COMPLEX)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 _VALUE = re.compile(r"[\w.+-]{1,64}")
@@ -97,6 +97,17 @@ class Call:
 
     def __hash__(self) -> int:
         return hash(str(self))
+
+
+def complex_refusal(call: str, reason: str) -> str | None:
+    """Turn the reason of an exception into a refusal where operands were made complex: most take none.
+
+    An error of the device is no refusal.
+    """
+    if "CUDA error" in reason or "CUDA_ERROR" in reason:
+        return None
+    names = [name for name, dtype in parse(call).dtypes.items() if dtype in COMPLEX and name != STATE]
+    return f"no complex {', '.join(names)}: {reason}" if names else None
 
 
 def read_call(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import complex_refusal
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.record import Status
@@ -103,7 +104,7 @@ class ProbedCalls:
         return self.probe.reference(case, self.definition, self.gradients)
 
     def _judge(self, case: Case) -> Verdict:
-        """Judge a case; an exception from the backend is a verdict, too.
+        """Judge a case; an exception from the backend is a verdict, too, or refuses complex operands.
 
         Raises:
             Unsupported, UsageError: the backend or the definition refuses it.
@@ -124,7 +125,10 @@ class ProbedCalls:
         except (Unsupported, UsageError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            return Verdict(Status.WRONG, failure_of(error).reason)
+            reason = failure_of(error).reason
+            if refusal := complex_refusal(case.call, reason):
+                raise Unsupported(refusal) from error
+            return Verdict(Status.WRONG, reason)
 
     def second(self, case: Case) -> Checked:
         """Compare second derivatives. An exception is a refusal, since nobody takes it for a number."""

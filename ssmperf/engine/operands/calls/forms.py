@@ -40,11 +40,20 @@ def in_memory(operands: Mapping[str, Any], call: Call) -> dict[str, Any]:
     found = dict(operands)
     for name, dtype in call.dtypes.items():
         if isinstance(found.get(name), Tensor):
-            found[name] = widen(found[name], dtype_of(dtype))
+            found[name] = _cast(found[name], dtype_of(dtype))
     for name, view in call.views.items():
         if isinstance(found.get(name), Tensor):
             found[name] = viewed(found[name], view)
     return found
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast to a dtype. A real tensor made complex keeps its digits, and is its own imaginary part turned."""
+    if dtype.is_complex and not x.is_complex():
+        real = torch.promote_types(dtype.to_real(), x.dtype)
+        return torch.complex(x.to(real), x.flip(0, -1).to(real))
+    cast: Tensor = widen(x, dtype)
+    return cast
 
 
 def wanted(operands: Mapping[str, Any], call: Call) -> tuple[str, ...] | None:

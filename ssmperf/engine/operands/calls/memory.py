@@ -60,7 +60,7 @@ def copied(x: Tensor) -> Tensor:
     A dense tensor keeps its distance from an aligned address.
     """
     base = _shown(x)
-    if base.is_neg():
+    if base.is_neg() or base.is_conj():
         return _negated(base).expand_as(x)
     if base.is_contiguous() or _dense(base):
         shift = int(base.storage_offset()) % ALIGNED
@@ -74,11 +74,13 @@ def copied(x: Tensor) -> Tensor:
 
 
 def _negated(x: Tensor) -> Tensor:
-    """Show a real tensor as the imaginary part of a conjugate: a view with a sign beside its memory.
+    """Show a tensor as a conjugate, whose sign is beside its memory, or if it is real as the part of one.
 
     Raises:
         Unsupported: torch has no complex numbers of its dtype, or only experimental ones.
     """
+    if x.is_complex():
+        return x.conj().resolve_conj().conj()
     if x.dtype not in (torch.float64, torch.float32):
         raise Unsupported(f"no view negated: there are no complex numbers of {x.dtype}")
     return torch.complex(torch.zeros_like(x), -x).conj().imag

@@ -14,6 +14,7 @@ from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Shape, Unsupported, UsageError
+from ssmperf.engine.cases.calls.call import complex_refusal
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.judging import Judging
 from ssmperf.engine.execute.request import select
@@ -65,6 +66,7 @@ BROKEN = {
     ),
     "state_in_place": ("scan", "hgrn", "data", "it changed its input initial_state"),
     "key_in_place": ("delta_rule", "gated_deltanet", "scalar", "it changed its input k"),
+    "turns_back": ("scan", "hgrn", "data", "b:complex64: right without, wrong with b:complex64"),
 }
 FIRST = ("first_adds", "first_changes")  # wrong in the first call of a process alone
 
@@ -118,7 +120,7 @@ def test_a_regime_shows_it_as_a_model_does(name: str) -> None:
     assert words in str(record.reason)
 
 
-@pytest.mark.slow(but=("detached", "heads_modulo", "no_autocast"))
+@pytest.mark.slow(but=("detached", "heads_modulo", "no_autocast", "turns_back"))
 @pytest.mark.parametrize("name", BROKEN)
 def test_verify_names_the_cause(name: str) -> None:
     registry.load_plugin(PLUGIN)
@@ -177,12 +179,29 @@ def test_verify_takes_packing_key_heads_and_words(of: str, options: dict[str, An
     assert report, report
 
 
+def test_an_exception_over_complex_operands_is_a_refusal() -> None:
+    """An error of the device is none."""
+    assert complex_refusal("b:complex64", "RuntimeError: CUDA error: an illegal memory access") is None
+    assert complex_refusal("initial_state:complex64", "ValueError: real alone") is None
+    def real(log_a: torch.Tensor, b: torch.Tensor, initial_state: torch.Tensor | None = None) -> Any:
+        assert not b.is_complex(), "real alone"
+        return registry.recurrence("scan").definition(log_a, b, initial_state)
+
+    report = ssmperf.verify("scan", real, T=9)
+    assert report, report
+    asked = ssmperf.verify("scan", real, T=9, call="b:complex64")
+    assert not asked and "no complex b: AssertionError: real alone" in str(asked.reason)
+
+
 def test_a_view_of_one_head_and_a_negated_one_keep_their_kind_when_copied() -> None:
     x = torch.randn(2, 5, 4, 3)
     alike, turned = viewed(x, "one_head"), viewed(x, "negated")
     assert alike.stride(2) == copied(alike).stride(2) == 0
     assert turned.is_neg() and copied(turned).is_neg()
     assert torch.equal(turned, x) and torch.equal(copied(turned), x)
+    z = torch.randn(2, 5, dtype=torch.complex64)
+    turned = viewed(z, "negated")
+    assert turned.is_conj() and copied(turned).is_conj() and torch.equal(copied(turned), z)
     with pytest.raises(Unsupported, match="no view negated"):
         viewed(x.bfloat16(), "negated")
 
