@@ -7,7 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
-from support.imports import NO_RECURRENCES, SOURCE, called, imports, parse, python_files, registered
+from support.imports import (
+    NO_RECURRENCES,
+    SOURCE,
+    called,
+    imports,
+    parse,
+    python_files,
+    registered,
+    statements,
+)
 
 ROOT = Path(__file__).parents[1]
 BESIDE_BACKENDS = ("__init__", "common", "scans", "peers", "analytic")
@@ -39,7 +48,7 @@ def test_no_exception_is_swallowed(folder: str) -> None:
     swallowed = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in python_files(ROOT, folder)
-        for node in ast.walk(parse(file))
+        for node in statements(parse(file))
         if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and is_empty(node.body)
     ]
     assert swallowed == []
@@ -61,6 +70,8 @@ def test_nothing_read_is_executed(folder: str) -> None:
     for file in python_files(ROOT, folder):
         unsafe += [f"{file.relative_to(ROOT)}:{line}: {name}" for line, name in imports(ROOT, file)
                    if name.split(".")[0] in UNSAFE_MODULES]  # fmt: skip
+        if not any(f"{name}(" in file.read_text() for name in UNSAFE_CALLS):
+            continue
         unsafe += [f"{file.relative_to(ROOT)}:{node.lineno}: {node.func.id}" for node in ast.walk(parse(file))
                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
                    and node.func.id in UNSAFE_CALLS]  # fmt: skip
@@ -80,11 +91,11 @@ def test_a_backend_file_is_named_after_its_backend(file: Path) -> None:
 
 def test_every_test_asserts_something() -> None:
     """A test asserts, expects an exception, or calls a helper of the tests that does."""
-    functions = [(file, node) for file in python_files(ROOT, "tests") for node in ast.walk(parse(file))
+    functions = [(file, node) for file in python_files(ROOT, "tests") for node in statements(parse(file))
                  if isinstance(node, ast.FunctionDef)]  # fmt: skip
     asserting = {node.name for _, node in functions if asserts(node)}
     calls = [(node.name, {called(each) for each in ast.walk(node) if isinstance(each, ast.Call)})
-             for _, node in functions]  # fmt: skip
+             for _, node in functions if node.name not in asserting]  # fmt: skip
     while more := {name for name, callees in calls if not callees.isdisjoint(asserting)} - asserting:
         asserting |= more
     idle = [f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}" for file, node in functions

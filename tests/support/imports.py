@@ -31,6 +31,20 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+def statements(tree: ast.AST, *, typing: bool = True) -> Iterator[ast.AST]:
+    """Walk the statements of a tree, and what holds some; expressions, most of its nodes, are left out.
+
+    typing: whether with what stands under `if TYPE_CHECKING`.
+    """
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for node in getattr(tree, field, ()):
+            if not typing and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+                yield from statements(ast.Module(node.orelse, []), typing=False)
+            else:
+                yield node
+                yield from statements(node, typing=typing)
+
+
 def called(call: ast.Call) -> str:
     """The last part of the name that is called."""
     return getattr(call.func, "id", getattr(call.func, "attr", ""))
@@ -39,7 +53,7 @@ def called(call: ast.Call) -> str:
 def imports(root: Path, file: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name of each import; a relative one is resolved to its path from the root."""
     package = file.relative_to(root).parent.parts
-    for node in ast.walk(parse(file)):
+    for node in statements(parse(file)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -56,7 +70,7 @@ def registered(file: Path) -> list[tuple[str, str]]:
     """List the backends that a file registers: recurrence and name."""
     return [
         (call.args[0].value, keyword.value.value)
-        for node in ast.walk(parse(file))
+        for node in statements(parse(file))
         if isinstance(node, ast.FunctionDef)
         for call in node.decorator_list
         if isinstance(call, ast.Call) and called(call) == "backend"
@@ -88,7 +102,7 @@ def graph_of(package: Path, trees: dict[str, ast.Module]) -> Graph:
 
 def imported(tree: ast.Module, folder: tuple[str, ...], *, known: set[str], package: str) -> Iterator[str]:
     """List the imports of one file: those by the package's absolute name, and relative ones."""
-    for node in at_run_time(tree):
+    for node in statements(tree, typing=False):
         if isinstance(node, ast.Import):
             yield from (
                 alias.name.partition(".")[2] for alias in node.names if alias.name.startswith(f"{package}.")
@@ -104,17 +118,6 @@ def imported(tree: ast.Module, folder: tuple[str, ...], *, known: set[str], pack
             for alias in node.names:
                 inner = f"{base}.{alias.name}" if base else alias.name
                 yield inner if inner in known else base or FACE
-
-
-def at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree but for what stands under `if TYPE_CHECKING`."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            for other in node.orelse:
-                yield from at_run_time(other)
-            continue
-        yield node
-        yield from at_run_time(node)
 
 
 def circles(graph: Graph) -> list[list[str]]:
@@ -138,7 +141,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def imports_torch(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if any(name.split(".")[0] == "torch" for name in names):

@@ -97,7 +97,7 @@ WIDE: dict[str, Operands] = {
 }
 
 
-@pytest.mark.slow(but=("part*",))
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_two_strips_in_a_block_agree_with_the_definition(
     name: str, host: HopperHost, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def test_kernels_need_what_the_table_says() -> None:
         assert found[kernel.name].registers * kernel.threads <= 1 << 16, kernel
 
 
+@pytest.mark.slow(but=("chunks.cu", "walk.cu"))
 @pytest.mark.parametrize("file", FILES)
 def test_the_compiler_puts_no_wait_behind_each_product(file: str, tmp_path: Path) -> None:
     """Where it cannot follow a product's sums, ptxas waits for each product before the next."""

@@ -117,6 +117,7 @@ def test_the_sign_of_times_means_faster_everywhere(fake: Any) -> None:
     assert any("by 4.00×" in text for text in found.texts)
 
 
+@pytest.mark.slow(but=("1400",))
 @needs_chromium
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_sentence_is_on_the_first_screen_and_follows_the_keyboard(
@@ -192,6 +193,7 @@ BEST = """
 """
 
 
+@pytest.mark.slow(but=("400",))
 @needs_chromium
 @pytest.mark.parametrize("width", [1400, 400])
 def test_rows_of_best_are_found_and_its_winner_comes_first_on_a_phone(

@@ -121,6 +121,7 @@ def test_each_fault_has_experiments_once_and_what_is_right_none(monkeypatch: pyt
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_fuzz_prints_what_experiments_show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     function = planted(ATTENTION, lambda x: {"v": x["v"].roll(1, 2)})

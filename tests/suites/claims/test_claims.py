@@ -96,6 +96,7 @@ def kept_numbers(name: str) -> dict[str, Mapping[str, Any]]:
     return {piece: file["numbers"] for piece, file in files.items()}
 
 
+@pytest.mark.slow
 def test_claims_that_need_no_gpu_run_and_say_what_the_document_says(tmp_path: Path) -> None:
     named = [name for name, claim in registry.claims().items() if claim.device == "cpu"]
     found = ssmperf.reproduce(named, out=tmp_path / "out", device="cpu")

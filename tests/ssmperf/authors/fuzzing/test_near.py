@@ -28,6 +28,7 @@ def fuzzed(
     return ssmperf.fuzz("scan", sometimes_off, examples=examples, seed=3, device="cpu")
 
 
+@pytest.mark.slow
 def test_rarely_near_is_right_and_counted(monkeypatch, tmp_path) -> None:
     found = fuzzed(0.05, 3e-5, monkeypatch, tmp_path, examples=240)
     assert found and found.tally.near > 0

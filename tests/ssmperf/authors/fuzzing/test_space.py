@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ def space_of(owner: str, backend: str = "sequential", device: str = "cpu") -> Sp
     return Space(owner, entry, device, budget_of(entry, device))
 
 
+@functools.cache
 def drawn(space: Space, classes: int = 24, seed: int = 0) -> list[Case]:
     found = itertools.islice(Draws(space, seed).classes(), classes)
     return [case for each in found for case, _ in each.cases.values()]
@@ -78,6 +80,7 @@ def test_every_kind_of_call_is_drawn() -> None:
     lengths = [case.packing.split(",") for case in cases if case.packing != "none"]
     assert any("0" in each for each in lengths) and any("1" in each for each in lengths)
     assert any(call.wanted for call in calls) and any(call.dtypes for call in calls)
+    assert any(call.dtypes.get("v") == "complex64" for call in calls)
 
 
 def test_an_example_of_another_class_keeps_what_means_something() -> None:
@@ -124,7 +127,7 @@ def test_kernels_in_the_interpreter_have_few_programs_and_as_many_kinds_of_calls
 
 
 def test_a_state_of_a_call_with_phases_is_drawn_in_both_precisions() -> None:
-    cases = drawn(space_of("linear_attention"), classes=150)
+    cases = drawn(space_of("linear_attention", device="cuda"), classes=150)
     states = {parse(case.call).dtypes.get("initial_state") for case in cases}
     assert states >= {"complex64", "complex128"}
 
