@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from ssmperf import errors
 from ssmperf.engine import registry
-from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.place import place_of
 from ssmperf.engine.plan.estimate import may_share, work_s
@@ -90,7 +90,7 @@ def _of_this_package(selection: Selection) -> Selection | None:
     checks: dict[str, tuple[Callable[[str], object], tuple[str, ...] | None]] = {
         "models": (registry.recurrence_of, selection.models),
         "backends": (lambda name: registry.check_backend_names((name,)), selection.backends),
-        "choices": (check_source, selection.regimes),
+        "choices": (_check_operands, selection.regimes),
     }
     known = {
         field: tuple(name for name in names if knows(check, name))
@@ -104,6 +104,14 @@ def _of_this_package(selection: Selection) -> Selection | None:
     if "choices" in known:
         kept["choices"] = {**selection.choices, "operand_source": known["choices"]}
     return replace(selection, **kept)
+
+
+def _check_operands(source: str) -> None:
+    """Raise UnknownName for a source of operands that this process does not know, and for its task."""
+    check_source(source)
+    kind, name = split_source(source)
+    if kind == "task" and name is not None:
+        registry.task(name)
 
 
 def _joined(own: Plan, found: Mapping[str, Any]) -> Plan:

@@ -183,6 +183,7 @@ def test_an_exception_over_complex_operands_is_a_refusal() -> None:
     """An error of the device is none."""
     assert complex_refusal("b:complex64", "RuntimeError: CUDA error: an illegal memory access") is None
     assert complex_refusal("initial_state:complex64", "ValueError: real alone") is None
+
     def real(log_a: torch.Tensor, b: torch.Tensor, initial_state: torch.Tensor | None = None) -> Any:
         assert not b.is_complex(), "real alone"
         return registry.recurrence("scan").definition(log_a, b, initial_state)

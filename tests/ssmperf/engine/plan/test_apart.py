@@ -100,6 +100,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "a model with an option": {"suite": "throughput", "models": "planted_rnn:gain=3,mingru"},
     "a suite": {"suite": "planted_suite,correctness", "models": "hgrn,planted_rnn"},
     "all models": {"suite": "planted_suite", "backends": "planted_other,blelloch"},
+    "a task": {
+        "suite": "extrapolation",
+        "models": "mingru",
+        "regime": "task/planted_parity:modulus=3,task/mqar",
+    },
 }
 
 
@@ -146,7 +151,7 @@ def planted(tmp_path: Path, own_registrations: None, monkeypatch: pytest.MonkeyP
     return file
 
 
-@pytest.mark.slow(but=("a GPU", "a suite"))
+@pytest.mark.slow(but=("a GPU", "a suite", "a task"))
 @pytest.mark.parametrize("what", CHOICES)
 def test_outlines_tell_what_a_plug_in_does(what: str, planted: Path, tmp_path: Path) -> None:
     make, before = partial(ask, tmp_path, **CHOICES[what]), set(sys.modules)
