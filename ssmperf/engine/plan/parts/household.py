@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
+from ssmperf.engine.plan.parts.outlines import source_entries
 from ssmperf.errors import UnknownName
 
 
@@ -35,8 +36,7 @@ def household(case: Case) -> Household:
     label = f"{backend.of}/{backend.name}"
     judged = [("recurrence", case.recurrence)]
     judged += [("model", case.model)] if case.model else []
-    kind, _, name = case.operand_source.partition("/")
-    judged += [(kind, name.partition(":")[0])] if kind == "task" else []
+    judged += source_entries(case)
     judged += [] if backend.equivalent else [("backend", label)]
     files = _plugins([("backend", label), ("suite", case.suite), *judged])
     judges = _plugins(judged) if any(registry.from_outside(*each) for each in judged) else None

@@ -18,6 +18,7 @@ from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.registry import discovery, lookup, tables
+from ssmperf.engine.registry.checks import Analytic, Identity
 from ssmperf.engine.registry.declarations import Backend, Family, ModelEntry, Recurrence
 from ssmperf.engine.registry.sections import Section
 from ssmperf.errors import SsmperfError, UnknownName
@@ -30,6 +31,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "backend": Backend,
     "suite": SimpleNamespace,
     "task": SimpleNamespace,
+    "analytic": Analytic,
+    "identity": Identity,
 }  # by kind, in the order in which they are registered
 FORECASTS = ("launches", "serial_steps", "workspace", "saved")  # declarations of a backend
 
@@ -107,7 +110,7 @@ def register(outlines: Mapping[str, Any], moved: Mapping[str, str] | None = None
     """
     forget()
     _registered.update(outlines)
-    for built_in in (registry.models, registry.suites, registry.tasks):
+    for built_in in (registry.models, registry.suites, registry.tasks, registry.identities):
         built_in()
     for kind, label, declared, file in sorted(
         outlines["entries"], key=lambda each: [*ENTRIES].index(each[0])
@@ -118,7 +121,8 @@ def register(outlines: Mapping[str, Any], moved: Mapping[str, str] | None = None
         elif kind == "model":
             lookup.add_model(entry)
         else:
-            tables.add(kind, label, entry, Absent(()))
+            of, _, name = label.rpartition("/")
+            tables.add(kind, name, entry, Absent(()), of=of or None)
         _added.append((kind, label))
         path = file and Path((moved or {}).get(file, file))
         tables.origins[kind, label] = replace(tables.origins[kind, label], loaded_by=OUTLINED, path=path)
@@ -140,13 +144,19 @@ def has(kind: str, label: str) -> bool:
 
 
 def concern(case: Case) -> bool:
-    """Tell whether plug-ins have a part in a case: its suite, subject, task or backend."""
-    source, _, name = case.operand_source.partition("/")
-    labels = [("suite", case.suite), ("recurrence", case.recurrence), (source, name)]
+    """Tell whether plug-ins have a part in a case: its suite, subject, task, known answer or backend."""
+    labels = [("suite", case.suite), ("recurrence", case.recurrence), *source_entries(case)]
     labels += [("model", case.model)] if case.model else []
     owners = dict.fromkeys((case.owner, case.owner.partition(":")[0], case.recurrence))
     labels += [("backend", f"{owner}/{case.backend}") for owner in owners]
     return any(_is_of_a_plugin(*each) for each in labels)
+
+
+def source_entries(case: Case) -> list[tuple[str, str]]:
+    """Name the entry that a case's operands come from, where that is a task, a closed form or an identity."""
+    kind, _, name = case.operand_source.partition("/")
+    label = f"{case.recurrence}/{name}" if kind == "analytic" else name.partition(":")[0]
+    return [(kind, label)] if kind in ("task", "analytic", "identity") else []
 
 
 def forget() -> None:
@@ -179,7 +189,7 @@ def _of_plugins() -> list[tuple[str, str]]:
 
 def _declared(entry: Any) -> dict[str, Any]:
     """Describe the declarations of an entry. Those of a suite are attributes; its methods are left out."""
-    if isinstance(entry, (Recurrence, Family, ModelEntry, Backend)):
+    if isinstance(entry, (Recurrence, Family, ModelEntry, Backend, Analytic, Identity)):
         return {each.name: _plain(getattr(entry, each.name)) for each in fields(entry)}
     names = () if inspect.isfunction(entry) else (name for name in dir(entry) if not name.startswith("_"))
     values = {name: getattr(entry, name) for name in names}

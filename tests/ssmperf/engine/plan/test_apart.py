@@ -32,7 +32,7 @@ import os
 import torch
 from torch.nn import functional
 import ssmperf
-from ssmperf.authoring import Draw, Examples, Model, Task, backend, model, task
+from ssmperf.authoring import Draw, Examples, Model, Task, analytic, backend, identity, model, task
 from ssmperf.suitekit import Section, product, suite
 
 os.environ["PLANTED_BY_A_PLUG_IN"] = "1"
@@ -88,6 +88,16 @@ def parity(*, modulus: int = 2) -> Task:
     modulus: the number of classes.
     """
     return Task(vocabulary=2, classes=modulus, sample=lambda draw: None)
+
+@analytic(of="scan", name="planted_form", source="none")
+def form():
+    ones = torch.ones(1, 3, 2, dtype=torch.float64)
+    return {"log_a": -ones, "b": 0 * ones}, 0 * ones, None
+
+@identity("planted_identity", of="scan", subjects=("hgrn",), source="none")
+def same(compute):
+    ones = torch.ones(1, 3, 2, dtype=torch.float64)
+    return [("itself", ones, compute("scan", log_a=-ones, b=ones)[0])]
 '''
 LEAVES = """
 import pathlib, subprocess
@@ -100,6 +110,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "a model with an option": {"suite": "throughput", "models": "planted_rnn:gain=3,mingru"},
     "a suite": {"suite": "planted_suite,correctness", "models": "hgrn,planted_rnn"},
     "all models": {"suite": "planted_suite", "backends": "planted_other,blelloch"},
+    "known answers": {"suite": "correctness", "models": "scan", "regime": "analytic,identity"},
     "a task": {
         "suite": "extrapolation",
         "models": "mingru",
@@ -151,7 +162,7 @@ def planted(tmp_path: Path, own_registrations: None, monkeypatch: pytest.MonkeyP
     return file
 
 
-@pytest.mark.slow(but=("a GPU", "a suite", "a task"))
+@pytest.mark.slow(but=("a GPU", "a suite", "a task", "known answers"))
 @pytest.mark.parametrize("what", CHOICES)
 def test_outlines_tell_what_a_plug_in_does(what: str, planted: Path, tmp_path: Path) -> None:
     make, before = partial(ask, tmp_path, **CHOICES[what]), set(sys.modules)
