@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import ssmperf
-from ssmperf import Case, Run, UnreadableRun, UsageError
+from ssmperf import Run, UnreadableRun, UsageError
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.plan.estimate import work_s
 from ssmperf.engine.plan.parts import shards
 from ssmperf.engine.plan.plan import Plan, make_plan
+from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.runs.shards import joined
 from ssmperf.engine.runs.store import planned
 
@@ -29,42 +29,35 @@ ASKED: dict[str, Any] = {
 }
 
 
-class Whole(NamedTuple):
-    """A plan, and of cases that take another's result the id and the other case."""
-
-    plan: Plan
-    leaders: Mapping[str, Case]
-
-
-@pytest.fixture(scope="module")
-def whole() -> Whole:
+def whole() -> tuple[Plan, Selection]:
     selection, _ = select(device="cpu", preset="smoke")
-    plan = make_plan(selection, ["throughput"])
-    return Whole(plan, StandIns(plan, selection).leaders)
+    return make_plan(selection, ["throughput"]), selection
+
+
+PLAN, SELECTION = whole()
+LEADERS = StandIns(PLAN, SELECTION).leaders
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_parts_are_disjoint_and_together_the_plan(whole: Whole, count: int) -> None:
-    plan, leaders = whole
-    parts = [shards.part(plan, f"{number}/{count}", leaders) for number in range(1, count + 1)]
+def test_parts_are_disjoint_and_together_the_plan(count: int) -> None:
+    parts = [shards.part(PLAN, f"{number}/{count}", LEADERS) for number in range(1, count + 1)]
     ids = [each.case.id for part in parts for each in part.cases]
-    assert sorted(ids) == sorted(each.case.id for each in plan.cases)
+    assert sorted(ids) == sorted(each.case.id for each in PLAN.cases)
     where = {each.case.id: number for number, part in enumerate(parts) for each in part.cases}
-    assert all(where[follower] == where[leader.id] for follower, leader in leaders.items())
+    assert all(where[follower] == where[leader.id] for follower, leader in LEADERS.items())
     operands: dict[Any, set[int]] = {}
-    for each in plan.cases:
+    for each in PLAN.cases:
         operands.setdefault((each.case.owner, each.case.operand_key), set()).add(where[each.case.id])
     assert all(len(numbers) == 1 for numbers in operands.values())
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_parts_take_about_equally_long(whole: Whole, count: int) -> None:
+def test_parts_take_about_equally_long(count: int) -> None:
     """Within the longest group of cases that stay together, which is short beside a part."""
-    plan, leaders = whole
     spent = []
     for number in range(1, count + 1):
-        part = shards.part(plan, f"{number}/{count}", leaders)
-        spent.append(work_s([case for case in part.to_run if case.id not in leaders]))
+        part = shards.part(PLAN, f"{number}/{count}", LEADERS)
+        spent.append(work_s([case for case in part.to_run if case.id not in LEADERS]))
     assert min(spent) > 0.9 * max(spent) > 0
 
 
