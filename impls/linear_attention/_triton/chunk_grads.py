@@ -23,6 +23,7 @@ from .blocks import (
     store_starts,
 )
 from .chunks import COUNTS
+from .groups import GradTile
 
 
 class HeadChunk(NamedTuple):
@@ -39,18 +40,6 @@ class HeadChunk(NamedTuple):
     at: Any
     keys: Any
     H: Any
-
-
-class ChunkTile(NamedTuple):
-    """Constants: K, KG, V of a head, KG of its gates; C steps of a chunk; BK, BV of a program's tiles."""
-
-    K: Any
-    KG: Any
-    V: Any
-    C: Any
-    BK: Any
-    BV: Any
-    PRECISION: Any
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -73,8 +62,8 @@ def la_grad_qk(
             return
     t, keys = start + tl.arange(0, C), tile * BK + tl.arange(0, BK)
     own = HeadChunk(tile, head_offset(bh, T, H), t, end, bh * NT + chunk, keys, H)
-    TILE: tl.constexpr = ChunkTile(K, KG, V, C, BK, BV, PRECISION)
-    dq_tile, dk_tile = through_states(v, do, states, adjoints, own, TILE)
+    TILE: tl.constexpr = GradTile(K, KG, V, C, BK, BV)
+    dq_tile, dk_tile = through_states(v, do, states, adjoints, own, PRECISION, TILE)
     if GATE != NONE:
         base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
         gated = gate_columns(keys, K, KG)
@@ -124,7 +113,7 @@ def store_steps(out, tile, own, TILE):
 
 
 @triton.jit
-def through_states(v, do, states, adjoints, own, TILE):
+def through_states(v, do, states, adjoints, own, PRECISION: tl.constexpr, TILE):
     """do Sᵀ and v Λᵀ with the state and the adjoint at the chunk's edges, [C, BK]."""
     K: tl.constexpr = TILE.K
     V: tl.constexpr = TILE.V
@@ -135,10 +124,10 @@ def through_states(v, do, states, adjoints, own, TILE):
         values = first + tl.arange(0, TILE.BV)
         do_tile = load_steps(do, own, values, V)
         state = load_rows(states + at, own.keys, K, V, values, V)
-        dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=TILE.PRECISION)  # [C, V] @ [V, K]
+        dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)  # [C, V] @ [V, K]
         v_tile = load_steps(v, own, values, V)
         adjoint = load_rows(adjoints + at, own.keys, K, V, values, V)
-        dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=TILE.PRECISION)  # the same
+        dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)  # the same
     return dq_tile, dk_tile
 
 

@@ -48,7 +48,7 @@ def in_memory(operands: Mapping[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast to a dtype. A real tensor made complex keeps its digits, and is its own imaginary part turned."""
+    """Cast to a dtype. A real tensor made complex keeps its digits; its imaginary part is a flipped copy."""
     if dtype.is_complex and not x.is_complex():
         real = torch.promote_types(dtype.to_real(), x.dtype)
         return torch.complex(x.to(real), x.flip(0, -1).to(real))
