@@ -62,14 +62,14 @@ FUNCTION void publish_at(int i) {
     fence_for_products();
     arrive(i);
 }
-// Registers of each thread of a warpgroup from here on.
-template <int COUNT>
-FUNCTION void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-FUNCTION void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+// Registers of each thread of a warpgroup from here on, of as many as all began with. An instruction that goes the other
+// way is illegal.
+template <int COUNT, int BEGUN>
+FUNCTION void take_registers() {
+    if constexpr (COUNT > BEGUN)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // Copies from global to shared memory; 0 unless they are inside.

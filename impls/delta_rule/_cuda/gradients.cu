@@ -237,7 +237,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
     }
     barrier();
     if (thread() < 128) {
-        fewer_registers<PRODUCER>();
+        take_registers<PRODUCER, THIRDS / 3>();
         const int strips = (V + 63) / 64;
         if (strips == 1) clear_tiles();
         for_chunks(T, H, NT, bounds, sequences, count, [&](const Chunk& chunk, int turn) {
@@ -270,11 +270,11 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
         });
         wait_for_copies();
     } else if (thread() < 256) {
-        more_registers<CONSUMER>();
+        take_registers<CONSUMER, THIRDS / 3>();
         for_chunks(T, H, NT, bounds, sequences, count,
                    [&](const Chunk& chunk, int turn) { of_queries(chunk, turn, dq, dv, H, K, V); });
     } else {
-        more_registers<CONSUMER>();
+        take_registers<CONSUMER, THIRDS / 3>();
         for_chunks(T, H, NT, bounds, sequences, count,
                    [&](const Chunk& chunk, int turn) { of_keys(chunk, turn, dk, dbeta, dlog_a, H, K); });
     }

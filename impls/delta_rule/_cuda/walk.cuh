@@ -188,7 +188,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
     }
     barrier();
     if (group == 0) {
-        fewer_registers<Layout::PRODUCER>();
+        take_registers<Layout::PRODUCER, Layout::BEGUN>();
         clear_squares<Layout>();
         const long long stride = (long long)H * V;
         bfloat16* to = o + strip.row * V + strip.first;
@@ -208,7 +208,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
         }
         wait_for_copies();
     } else if (group <= Layout::CHAINS) {
-        more_registers<Layout::CHAIN>();
+        take_registers<Layout::CHAIN, Layout::BEGUN>();
         float state[64];
         const int first = strip.first + (thread() / 32 - 4) * 16, width = map ? K : V;
         load_state(state, MODE == ENDS ? nullptr : initial, strip.state, first, K, V);
@@ -216,7 +216,7 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
         float* to = map ? maps : MODE == ENDS || strip.segment == NS - 1 ? final_state : nullptr;
         chain<MODE, Layout>(strip, group - 1, state, to, MODE == ENDS ? strip.state : strip.bh, K, width);
     } else if (MODE == OUTPUT) {
-        more_registers<Layout::BESIDE>();
+        take_registers<Layout::BESIDE, Layout::BEGUN>();
         outputs<Layout>(strip);
     } else if (MODE == KEEP && thread() % 128 == 0) {
         keep<Layout>(strip, states, o, (V + STRIP - 1) / STRIP);

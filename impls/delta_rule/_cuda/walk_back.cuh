@@ -174,7 +174,7 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     }
     barrier();
     if (group == 0) {
-        fewer_registers<Layout::PRODUCER>();
+        take_registers<Layout::PRODUCER, Layout::BEGUN>();
         clear_squares<Layout>();
         ROLLED
         for (int walked = 0; walked < chunks; ++walked) {
@@ -184,7 +184,7 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         }
         wait_for_copies();
     } else if (group <= Layout::CHAINS) {
-        more_registers<Layout::CHAIN>();
+        take_registers<Layout::CHAIN, Layout::BEGUN>();
         float state[64];
         const int first = strip.first + (thread() / 32 - 4) * 16;
         load_state(state, ENDS ? nullptr : dfinal, strip.state, first, K, V);
@@ -196,7 +196,7 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         else if (dinitial && (ENDS || strip.segment == 0))
             store_state(dinitial, state, ENDS ? strip.state : strip.bh, first, K, V);
     } else {
-        more_registers<Layout::BESIDE>();
+        take_registers<Layout::BESIDE, Layout::BEGUN>();
         const int strips = (V + STRIP - 1) / STRIP;
         ROLLED
         for (int walked = 0; walked <= chunks; ++walked) {

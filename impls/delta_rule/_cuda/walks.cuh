@@ -26,19 +26,19 @@ enum { FULL = 0, EMPTY = STAGES, OTHERS = 2 * STAGES };  // barriers: of each st
 struct Narrow {
     static constexpr int CHAINS = 1, TURNS = 2, STAGES = ::STAGES, SIZE = STAGE, HIGH = OF_HIGH, LOW = OF_LOW;
     static constexpr int OF_VECTORS = STAGES * SIZE, HELD = OF_HELD;
-    static constexpr int PRODUCER = ::PRODUCER, CHAIN = ::CHAIN, BESIDE = ::BESIDE;
+    static constexpr int BEGUN = THIRDS / 3, PRODUCER = ::PRODUCER, CHAIN = ::CHAIN, BESIDE = ::BESIDE;
     static constexpr bool PACKED = false;
 };
 struct Wide {
     static constexpr int CHAINS = 2, TURNS = 1, STAGES = ::STAGES, HIGH = OF_X + 2 * HALF, LOW = HIGH + PACKED_BYTES;
     static constexpr int SIZE = LOW + PACKED_BYTES, OF_VECTORS = STAGES * SIZE, HELD = OF_VECTORS + 4096;
-    static constexpr int PRODUCER = 32, CHAIN = 168, BESIDE = 144;
+    static constexpr int BEGUN = QUARTERS / 4, PRODUCER = 32, CHAIN = 168, BESIDE = 144;
     static constexpr bool PACKED = true;
 };
 struct WideBack {
     static constexpr int CHAINS = 2, STAGES = 2, HIGH = OF_X + 2 * HALF, LOW = HIGH + HALF, SIZE = LOW + HALF;
     static constexpr int OF_VECTORS = STAGES * SIZE, HELD = OF_VECTORS + 4096;
-    static constexpr int PRODUCER = 56, CHAIN = 176, BESIDE = 104;
+    static constexpr int BEGUN = QUARTERS / 4, PRODUCER = 56, CHAIN = 176, BESIDE = 104;
     static constexpr bool PACKED = false;
 };
 static_assert(Wide::PRODUCER + 2 * Wide::CHAIN + Wide::BESIDE <= QUARTERS);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -28,15 +29,30 @@ def test_kernels_need_what_the_table_says() -> None:
         assert found[kernel.name].registers * kernel.threads <= 1 << 16, kernel
 
 
-@pytest.mark.slow(but=("chunks.cu", "walk.cu"))
-@pytest.mark.parametrize("file", FILES)
-def test_the_compiler_puts_no_wait_behind_each_product(file: str, tmp_path: Path) -> None:
-    """Where it cannot follow a product's sums, ptxas waits for each product before the next."""
+def listing_of(file: str, tmp_path: Path) -> str:
     (program,) = {each.program for each in KERNELS if each.file == file}
     cubin = tmp_path / "code.cubin"
     cubin.write_bytes(program.compiled(ARCH))
     disassembler = cuobjdump().with_name("nvdisasm")
-    listing = subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow(but=("chunks.cu", "walk.cu"))
+@pytest.mark.parametrize("file", FILES)
+def test_the_compiler_puts_no_wait_behind_each_product(file: str, tmp_path: Path) -> None:
+    """Where it cannot follow a product's sums, ptxas waits for each product before the next."""
+    listing = listing_of(file, tmp_path)
     products, waits = listing.count("HGMMA"), listing.count("WARPGROUP.DEPBAR")
     assert products >= 8 or file == "carry.cu"
     assert waits <= products // 4
+
+
+@pytest.mark.slow(but=("walk_back_wide.cu",))
+@pytest.mark.parametrize("file", [each for each in FILES if each not in ("carry.cu", "chunks.cu")])
+def test_groups_ask_for_more_registers_than_they_have_or_give_some_away(file: str, tmp_path: Path) -> None:
+    """To take fewer, or to give away and have more, is an illegal instruction."""
+    (begun,) = {(1 << 16) // each.threads // 8 * 8 for each in KERNELS if each.file == file}
+    asked = re.findall(r"USETMAXREG\.(TRY_ALLOC|DEALLOC)\S* .*?(0x[0-9a-f]+)", listing_of(file, tmp_path))
+    assert len(asked) >= 3
+    for way, count in asked:
+        assert (int(count, 16) > begun) == (way == "TRY_ALLOC"), (way, count)

@@ -71,10 +71,8 @@ FUNCTION void arrive_when_copied(int i) { me.of->turns[i].arrive(); }
 FUNCTION void meet() { my_group().arrive_and_wait(); }
 FUNCTION void publish() { meet(); }
 FUNCTION void publish_at(int i) { arrive(i); }
-template <int COUNT>
-void more_registers() {}
-template <int COUNT>
-void fewer_registers() {}
+template <int COUNT, int BEGUN>
+void take_registers() {}
 FUNCTION void copy_16(unsigned to, const void* from, bool inside) {
     if (inside) std::memcpy(byte_at(to), from, 16);
     else std::memset(byte_at(to), 0, 16);
