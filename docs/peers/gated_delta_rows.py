@@ -1,15 +1,19 @@
 """Kernels of the gated delta rule alone: how far single rows of the last state are off. Needs a GPU.
 
-    python docs/peers/gated_delta_rows.py [--steps 1024] [--sequences 8] [--heads 16]
-        [--words 64] [--rates 1] [--widths 128 128] [--seed 0]
+    python docs/peers/gated_delta_rows.py [--steps 4096] [--sequences 2] [--heads 16]
+        [--words 63] [--rates 1] [--widths 128 128] [--seed 0] [--operands FILE]
 
 The reference walks S ← exp(g_t) S, S ← S + β_t k_t (v_t − Sᵀ k_t)ᵀ in float64; operands are bfloat16, gates
-and β float32, between 0 and --rates. --widths are those of keys and values; FlashQLA takes 128 and 128 alone.
-A step's key is one of --words, as those of a text are, which repeats its words. A head's gate
-is constant, from one that forgets within a step to one that keeps 10,000. The error of a row S[k, :] is the
-2-norm of its difference over its 2-norm; rows that are smaller than 1/1,024 of the largest are left out. The
-last line shows the same rows when nothing but the operands is rounded, once more and at random: what any
-kernel with bfloat16 operands may lose. Neither ssmperf nor one of its adapters takes part.
+and β float32, β between 0 and --rates. --widths are those of keys and values; FlashQLA takes 128 and 128
+alone. As in a layer over a text, a step is one of --words, the n-th of which is n times as rare as the first,
+and has its word's q, k, v, g and β; keys are unit vectors, and heads forget as Gated DeltaNet's layer lets
+them at its start. --operands reads them from a file in which torch.save has put them by these names, each
+(sequences, steps, heads, ...).
+
+The error of a row S[k, :] is the 2-norm of its difference over its 2-norm; rows that are smaller than 1/1,024
+of the largest are left out. The last lines show the same rows when nothing but q, k and v is rounded once
+more, at random, each step by itself and equal words equally: what any kernel may lose that rounds its
+operands to bfloat16. Neither ssmperf nor one of its adapters takes part.
 """
 
 from __future__ import annotations
@@ -22,23 +26,26 @@ from importlib.metadata import version
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, softplus
 
 os.environ["FLA_DISABLE_BACKEND_DISPATCH"] = "1"  # fla's own Triton kernels; read at its import
 OF_QLA = [128, 128]  # the only widths of keys and values of FlashQLA's kernels
+NAMES = ("q", "k", "v", "g", "beta")
 SMALLEST = 2.0**-10
 
 
 def draw(chosen: argparse.Namespace) -> tuple[Tensor, ...]:
     """Draw q, k, v (sequences, steps, heads, width) in bfloat16, and g, β (sequences, steps, heads)."""
-    sizes = chosen.sequences, chosen.steps, chosen.heads
-    K, V = chosen.widths
-    q, v = (torch.randn(*sizes, width, device="cuda") for width in (K, V))
-    text = torch.randint(chosen.words, sizes[:2], device="cuda")
-    k = torch.randn(chosen.words, chosen.heads, K, device="cuda")[text]
-    g = -torch.logspace(0, -4, chosen.heads, device="cuda").expand(sizes).contiguous()
-    beta = chosen.rates * torch.rand(sizes, device="cuda")
-    return normalize(q, dim=-1).bfloat16(), normalize(k, dim=-1).bfloat16(), v.bfloat16(), g, beta
+    (K, V), H = chosen.widths, chosen.heads
+    frequency = 1 / torch.arange(1, chosen.words + 1, device="cuda")
+    text = frequency.multinomial(chosen.sequences * chosen.steps, replacement=True)
+    text = text.view(chosen.sequences, chosen.steps)
+    q, k = (normalize(torch.randn(chosen.words, H, K, device="cuda"), dim=-1) for _ in range(2))
+    v = torch.randn(chosen.words, H, V, device="cuda")
+    speed, step = 16 * torch.rand(H, device="cuda"), 10 ** (2 * torch.rand(H, device="cuda") - 3)
+    g = -speed * softplus(torch.randn(chosen.words, H, device="cuda") / 2 + step.expm1().log())
+    beta = chosen.rates * torch.sigmoid(torch.randn(chosen.words, H, device="cuda") / 2)
+    return tuple(each[text] for each in (q.bfloat16(), k.bfloat16(), v.bfloat16(), g, beta))
 
 
 def last_state(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
@@ -52,9 +59,14 @@ def last_state(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     return state
 
 
-def rounded_again(x: Tensor) -> Tensor:
-    """Move each number by up to half a unit in the last place of bfloat16."""
-    return x.double() * (1 + torch.finfo(torch.bfloat16).eps * (torch.rand_like(x.double()) - 0.5))
+def rounded_again(x: Tensor, alike: bool) -> Tensor:
+    """Move each number by up to half a unit in the last place of bfloat16; alike: equal steps equally."""
+    wide = x.double().flatten(0, 1)
+    moved = torch.rand_like(wide) - 0.5
+    if alike:
+        steps, places = x.flatten(0, 1).unique(dim=0, return_inverse=True)
+        moved = moved[: len(steps)][places]
+    return (wide * (1 + torch.finfo(torch.bfloat16).eps * moved)).view(x.shape)
 
 
 def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
@@ -77,21 +89,28 @@ def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
         _, packed = function(*flat[:3], g=flat[3], beta=flat[4], cu_seqlens=bounds, **kind)
         yield f"{name}, dense", dense
         yield f"{name}, packed", packed
-    yield "float64, rounded again", last_state(rounded_again(k), rounded_again(v), g, beta)
+    for alike in (False, True):
+        moved = last_state(rounded_again(k, alike), rounded_again(v, alike), g, beta)
+        yield f"float64, rounded again{', words alike' if alike else ''}", moved
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, value in (("steps", 1024), ("sequences", 8), ("heads", 16), ("words", 64), ("seed", 0)):
+    for name, value in (("steps", 4096), ("sequences", 2), ("heads", 16), ("words", 63), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rates", type=float, default=1.0)
     parser.add_argument("--widths", type=int, nargs=2, default=OF_QLA)
+    parser.add_argument("--operands")
     chosen = parser.parse_args()
     of_qla = ["flash-qla", "tilelang"] if chosen.widths == OF_QLA else []
     packages = (*of_qla, "fla-core", "torch", "triton")
     print(torch.cuda.get_device_name(), *(f"{name} {version(name)}" for name in packages))
     torch.manual_seed(chosen.seed)
-    operands = draw(chosen)
+    if chosen.operands is None:
+        operands = draw(chosen)
+    else:
+        given = torch.load(chosen.operands, map_location="cuda", weights_only=True)
+        operands = tuple(given[name] for name in NAMES)
     wanted = last_state(*operands[1:])
     sizes = wanted.norm(dim=-1)
     large = sizes >= SMALLEST * sizes.max()
