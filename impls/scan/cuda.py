@@ -66,8 +66,6 @@ def scan(
         wide = torch.complex64
         b = b.to(wide)
     if initial_state is not None:
-        if initial_state.is_complex() and phase is None:
-            raise Unsupported("no complex initial state without a phase")
         initial_state = packed(as_state(initial_state, wide))
     if b.device.type != "cuda":
         raise Unsupported("runs on cuda only")

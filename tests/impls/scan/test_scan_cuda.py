@@ -289,12 +289,11 @@ def test_refuses_what_it_does_not_compute() -> None:
         ENTRY.function(log_a.double(), b)
     with pytest.raises(Unsupported, match=r"phase of dtype .*float64"):
         ENTRY.function(log_a, b, phase=log_a.double())
-    with pytest.raises(Unsupported, match="complex initial state"):
-        ENTRY.function(log_a, b, torch.zeros(1, 5, dtype=torch.complex64))
     with pytest.raises(UsageError, match="does not broadcast"):
         ENTRY.function(log_a[:, :2], b)
-    with pytest.raises(Unsupported, match="cuda only"):
-        ENTRY.function(log_a, b)
+    for state in (None, torch.zeros(1, 5, dtype=torch.complex64)):
+        with pytest.raises(Unsupported, match="cuda only"):
+            ENTRY.function(log_a, b, state)
 
 
 def test_says_why_it_cannot_run() -> None:
@@ -340,6 +339,13 @@ class TestOnDevice:
         shapes = [(96,) if each else (2, 1037, 96) for each in const]
         given = operands(2, 1037, 96, regime=regime, log_a=shapes[0], phase=shapes[1], device="cuda")
         check(ENTRY.function, given, tolerance=2e-4)
+
+    def test_without_phases_it_reads_the_real_part_of_a_state(self) -> None:
+        given = operands(2, 300, 33, device="cuda")
+        want = outcome(ENTRY.function, given)
+        both = torch.complex(given["initial_state"], torch.ones_like(given["initial_state"]))
+        found = outcome(ENTRY.function, given | {"initial_state": both})
+        assert all(torch.equal(found[name].real, want[name]) for name in want)
 
     def test_same_bits_whoever_arrives_first(self) -> None:
         given = operands(1, 43_884, 1536, regime="hgrn_top", device="cuda")
