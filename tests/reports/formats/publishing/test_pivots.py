@@ -16,7 +16,7 @@ PDFLATEX = shutil.which("pdflatex")
 RESULTS = Path(__file__).parents[4] / "docs" / "results"
 
 
-@pytest.mark.parametrize("name", ["h100-gated-delta", "h200-standard"])
+@pytest.mark.parametrize("name", ["h200-gated-delta/one-sequence", "h200-standard"])
 def test_a_table_for_a_pull_request_has_at_most_80_columns(name: str) -> None:
     text = pivots.markdown_short([load(RESULTS / name)])
     assert text is not None
@@ -24,14 +24,14 @@ def test_a_table_for_a_pull_request_has_at_most_80_columns(name: str) -> None:
 
 
 def test_it_says_times_winner_sizes_device_and_date() -> None:
-    text = pivots.markdown_short([load(RESULTS / "h100-gated-delta")])
+    text = pivots.markdown_short([load(RESULTS / "h200-gated-delta" / "one-sequence")])
     assert text is not None
-    assert "| B4 T4096 H16     |     430 µs ±0.6 % | **215 µs ±0.4 %** | 9.03 ms ±0.1 % |" in text
-    assert "K128 V128, NVIDIA H100 80GB HBM3, 2026-11-27" in text
+    assert "| T32768 H8  |     390 µs ±0.2 % | **284 µs ±0.2 %** |" in text
+    assert "B1 K128 V128, NVIDIA H200, 2026-11-28" in text
 
 
 def test_every_time_is_in_one_table_each() -> None:
-    run = load(RESULTS / "h100-gated-delta")
+    run = load(RESULTS / "h200-gated-delta" / "one-sequence")
     timed = sum(record.numbers.get("latency_s") is not None for record in run.records)
     assert sum(len(cells) for pivot in pivots.pivots([run]) for cells in pivot.lines.values()) == timed
     text = pivots.markdown_short([run])
@@ -39,10 +39,11 @@ def test_every_time_is_in_one_table_each() -> None:
 
 
 def test_latex_has_bold_winners_and_no_command_from_outside() -> None:
-    text = pivots.latex([load(RESULTS / "h100-gated-delta")])
+    text = pivots.latex([load(RESULTS / "h200-gated-delta" / "one-sequence")])
     assert text is not None
-    assert r"B2 T4096 H32 G16 & \textbf{408 \textmu{}s $\pm$0.3 \%} & --" in text
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3
+    assert r"T32768 H2 & \textbf{656 \textmu{}s $\pm$0.4 \%} & 676" in text
+    assert r"T32768 H16 & 2.23 ms $\pm$0.8 \% & --" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     hostile = pivots.in_latex(r"a_b & \input{/etc/passwd} $x^2$ % # ~")
     assert r"\input" not in hostile
     assert all(hostile[at - 1] == "\\" for at, each in enumerate(hostile) if each in "&%$#_")
