@@ -58,6 +58,9 @@ ROUNDED_AGAIN = 2.0
 # rounding band covers that rounding; in a network the rounding of all layers adds up.
 ROUNDED_INSIDE = 2.0
 
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+MIXERS = (-1640531535, 739982445, 695872825)  # odd numbers, for products that mix the bits of others
+
 LONG_SPAN = 1e6  # a decay span longer than any that is measured: a million steps with a gate of 1/e
 
 
@@ -195,7 +198,9 @@ def is_approximate(backend: Backend, dtype: str) -> bool:
 def perturb(
     operands: Mapping[str, Any], dtype: torch.dtype, *, gently: Collection[str] = (), draw: int = 0
 ) -> dict[str, Any]:
-    """Move each element of the operands at random by up to half a unit in the last place of its dtype.
+    """Move each element of the operands by up to half a unit in the last place of its dtype.
+
+    How far each is moved is what `rounding_noise` gives.
 
     gently: names of those that are moved by up to a quarter. draw: another number moves them otherwise.
     """
@@ -203,8 +208,7 @@ def perturb(
     for name, value in operands.items():
         if differentiable(value):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
-            generator = torch.Generator(value.device).manual_seed(len(perturbed) + OPERANDS * draw)
-            noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1
+            noise = rounding_noise(value, dtype, len(perturbed) + OPERANDS * draw)
             factor = 1 + torch.finfo(real).eps / (4 if name in gently else 2) * noise
             value = widen(value, dtype)
             if value.is_complex():  # by parts, since a complex product turns -inf + iφ into NaN
@@ -213,6 +217,23 @@ def perturb(
                 value = value * factor
         perturbed[name] = value
     return perturbed
+
+
+def rounding_noise(values: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+    """Give each element a number between −1 and 1, at random but for what it depends on: value and place.
+
+    Rounding is a function: where a text repeats its words, kernels round the same numbers alike, and what
+    they lose adds up. A place is one in a step (B, T, ...), or in the whole of what has fewer axes.
+    """
+    real = (values.real if values.is_complex() else values).detach().resolve_neg().contiguous()
+    bits = real.view(INTEGERS[real.element_size()])
+    mixed = (bits ^ bits >> 32 if bits.dtype == torch.int64 else bits).to(torch.int32, copy=True)
+    places = values.shape[2:] if values.dim() > 2 else values.shape
+    place = torch.arange(math.prod(places), device=values.device).view(places)
+    mixed = mixed.mul_(MIXERS[0]).add_((place * MIXERS[1] + seed * MIXERS[2]).to(torch.int32))
+    for factor in MIXERS:
+        mixed = mixed.bitwise_xor_(mixed >> 15).mul_(factor)
+    return mixed.to(dtype) / 2.0**31
 
 
 def add_noise(values: Tensor, amount: float, *, timed: bool, draw: int = 0) -> Tensor:
