@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proofs import mutations, sanitize, simulate_history, simulate_verdicts, verdict_counts, verdict_rates
+from proofs import (
+    mutations,
+    sanitize,
+    simulate_history,
+    simulate_verdicts,
+    undone,
+    verdict_counts,
+    verdict_rates,
+)
 from support.results.browser import CHROMIUM
 
 from ssmperf.authors.fuzzing.configurations.space import Space
@@ -78,7 +86,7 @@ class TestCommand:
         assert code == 0 and lines.count("made for test") == 1
         ends = lines[lines.index("== summary") + 1 :]
         assert sorted(line.split()[0] for line in ends) == names
-        lacking = {"browser": ("Chromium", CHROMIUM), "sanitizer": ("a GPU", GPU)}
+        lacking = {"browser": ("Chromium", CHROMIUM), "sanitizer": ("a GPU", GPU), "undone": ("a GPU", GPU)}
         assert [line for line in ends if "passed in" not in line] == [
             f"{name:10} skipped: needs {need}" for name, (need, there) in lacking.items() if not there
         ]
@@ -116,7 +124,7 @@ class TestCommand:
 
 
 def test_every_mutation_can_still_be_planted() -> None:
-    for mutation in mutations.MUTATIONS:
+    for mutation in (*mutations.MUTATIONS, *undone.FIXES):
         assert mutation.planted(ROOT) != (ROOT / mutation.file).read_text()
 
 
@@ -128,6 +136,25 @@ def test_mutations_copy_the_checkout_as_it_is(tmp_path: Path) -> None:
     assert listed.returncode == 0, listed.stderr
     place = mutations.called(["-c", "import ssmperf.impls as x; print(x.__file__)"], tmp_path, {})
     assert place.stdout.strip() == str(tmp_path / "impls" / "__init__.py")
+
+
+@pytest.mark.parametrize(("missed", "code"), [(2, 0), (3, 1)])
+def test_eight_of_ten_undone_fixes_have_to_be_found(
+    missed: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that fuzz misses are the first; each is planted in a tree of its own."""
+    fault = dict.fromkeys(("what", "explanation", "status", "reason", "command"), "")
+
+    def fuzz(command: list[str], folder: Path, environment: object) -> subprocess.CompletedProcess[str]:
+        unseen = any((folder / fix.file).read_text() == fix.planted(ROOT) for fix in undone.FIXES[:missed])
+        result = {"examples": 9, "classes": 1, "faults": [] if unseen else [fault]}
+        return subprocess.CompletedProcess(command, 0 if unseen else 3, json.dumps(result), "")
+
+    monkeypatch.setattr(undone, "called", fuzz)
+    monkeypatch.setattr(undone.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(undone.torch.cuda, "device_count", lambda: 2)
+    assert undone.main(["--out", str(tmp_path / "undone.json")]) == code
+    assert len(json.loads((tmp_path / "undone.json").read_text())["found"]) == 10 - missed
 
 
 SANITIZER = """#!/bin/bash
