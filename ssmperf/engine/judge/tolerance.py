@@ -196,19 +196,23 @@ def is_approximate(backend: Backend, dtype: str) -> bool:
 
 
 def perturb(
-    operands: Mapping[str, Any], dtype: torch.dtype, *, gently: Collection[str] = (), draw: int = 0
+    operands: Mapping[str, Any],
+    dtype: torch.dtype,
+    *,
+    gently: Collection[str] = (),
+    draw: int = 0,
+    alike: bool = False,
 ) -> dict[str, Any]:
-    """Move each element of the operands by up to half a unit in the last place of its dtype.
-
-    How far each is moved is what `rounding_noise` gives.
+    """Move each element of the operands at random by up to half a unit in the last place of its dtype.
 
     gently: names of those that are moved by up to a quarter. draw: another number moves them otherwise.
+    alike: whether equal numbers in the same place of a step are moved equally.
     """
     perturbed: dict[str, Any] = {}
     for name, value in operands.items():
         if differentiable(value):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
-            noise = rounding_noise(value, dtype, len(perturbed) + OPERANDS * draw)
+            noise = (alike_noise if alike else own_noise)(value, dtype, len(perturbed) + OPERANDS * draw)
             factor = 1 + torch.finfo(real).eps / (4 if name in gently else 2) * noise
             value = widen(value, dtype)
             if value.is_complex():  # by parts, since a complex product turns -inf + iφ into NaN
@@ -219,11 +223,16 @@ def perturb(
     return perturbed
 
 
-def rounding_noise(values: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+def own_noise(values: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+    """Draw a number between −1 and 1 for each element."""
+    generator = torch.Generator(values.device).manual_seed(seed)
+    return torch.rand(values.shape, dtype=dtype, device=values.device, generator=generator) * 2 - 1
+
+
+def alike_noise(values: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
     """Give each element a number between −1 and 1, at random but for what it depends on: value and place.
 
-    Rounding is a function: where a text repeats its words, kernels round the same numbers alike, and what
-    they lose adds up. A place is one in a step (B, T, ...), or in the whole of what has fewer axes.
+    A place is one in a step (B, T, ...), or in the whole of what has fewer axes.
     """
     real = (values.real if values.is_complex() else values).detach().resolve_neg().contiguous()
     bits = real.view(INTEGERS[real.element_size()])

@@ -19,6 +19,7 @@ from ssmperf.engine.execute.worker import is_out_of_memory
 from ssmperf.engine.judge.answer import Answer, call_backend, contract_of
 from ssmperf.engine.judge.reference import small_results
 from ssmperf.engine.judge.tolerance import tolerance
+from ssmperf.engine.judge.verdict import judge_answer
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
@@ -276,6 +277,39 @@ def test_a_resumed_run_keeps_its_nonce(tmp_path: Path) -> None:
         ssmperf.run("throughput", backends="fft", pass_="forward", resume=True, nonce="abd", **some)
 
 
+def test_a_right_kernel_may_round_the_keys_of_a_repeated_word_alike() -> None:
+    """A text repeats its words, and what rounding their keys loses adds up: to 2 % of an output's channel."""
+    shape = Shape(B=1, T=256, H=8, K=64, V=64)
+    case = Case("test", "delta_rule", "sequential", shape, "rwkv7", "bfloat16", pass_="forward")
+    judge, question = Judge("cpu"), Question(case, 0, with_state=False, gradients=False)
+    operands = judge._values(question, 0).operands
+    function = registry.backend("delta_rule", "sequential").function
+    plain = judge._asked(question)
+    found = []
+    for by in (0.6, 0.7, 0.8, 0.9):  # as keys are multiplied by a decay
+        rounded = {name: (by * operands[name].float()).bfloat16().float() / by for name in ("k", "p")}
+        output, state = function(**operands | rounded)
+        answer = Answer({"output": output.to(plain.contract.output_dtype), "final_state": state})
+        found.append(judge_answer(answer, plain, dtype=torch.bfloat16).status)
+        assert judge.verdict(question, answer).status is Status.OK, by
+    assert Status.WRONG in found  # by an evaluation that moves each number by itself
+    output, state = function(**operands)
+    late = Answer({"output": output.roll(1, 1).to(plain.contract.output_dtype), "final_state": state})
+    assert judge.verdict(question, late).status is Status.WRONG
+
+
+def test_equal_numbers_are_moved_alike_inside_a_layer_too() -> None:
+    case = Case(
+        "test", "linear_attention", "sequential", Shape(B=1, T=256, H=2, K=16, V=16), "retnet", "bfloat16",
+        pass_="forward", level="block",
+    )  # fmt: skip
+    judge, question = Judge("cpu"), Question(case, 0, with_state=False, gradients=False)
+    plain, steady = judge._asked(question).inner, judge._asked(question, steady=True).inner
+    assert plain is not None and steady is not None
+    assert all(error >= plain.low_row_errors[name] for name, error in steady.low_row_errors.items())
+    assert steady.low_row_errors["output"] > plain.low_row_errors["output"]
+
+
 def test_a_small_result_is_judged_once_more_by_several_low_precisions() -> None:
     """The gradient of one gate per head may be off by what the worst of eight evaluations is, and no more."""
     case = Case(
@@ -285,8 +319,8 @@ def test_a_small_result_is_judged_once_more_by_several_low_precisions() -> None:
     judge, question = Judge("cpu"), Question(case, 0, with_state=True, gradients=True)
     plain, steady = judge._asked(question), judge._asked(question, steady=True)
     assert small_results(plain) == ["log_a"]
-    assert steady.low_errors["log_a"] > 1.1 * plain.low_errors["log_a"]
-    assert {**steady.low_errors, "log_a": 0} == {**plain.low_errors, "log_a": 0}
+    assert steady.low_errors["log_a"] > 1.2 * plain.low_errors["log_a"]
+    assert all(error >= plain.low_errors[name] for name, error in steady.low_errors.items())
     limits = [tolerance(each.low_errors["log_a"], torch.float16, gradient=True) for each in (plain, steady)]
     exact = {"output": plain.exact.output, "final_state": plain.exact.final_state, **plain.exact.gradients}
     results = {name: value.to(plain.contract.output_dtype) if name == "output" else value.float()
