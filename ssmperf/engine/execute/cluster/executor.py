@@ -80,7 +80,7 @@ class RayExecutor:
         )
         where = NodeAffinitySchedulingStrategy(place.node, soft=False)
         device = "cuda:0" if self.type_ == "cuda" else "cpu"  # Ray hides the other GPUs of the node
-        own = replace(self.local, devices=(device,), workers=1)
+        own = replace(self.local, devices=(device,), workers=1, spares=None)  # these are processes here
         sources = {path: Path(path).read_bytes() for path in self.local.plugins}
         kind = ray.remote(max_restarts=0, max_concurrency=2, scheduling_strategy=where, **resources)(Node)
         lost = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.processes import quick_processes
 
 import ssmperf
 from ssmperf import UsageError
@@ -52,10 +53,14 @@ def address() -> Iterator[str]:
 def test_a_run_on_two_nodes_equals_the_local_one(
     address: str, own_registrations: None, tmp_path: Path
 ) -> None:
-    plugin = tmp_path / "plugin.py"
+    plugin, out = tmp_path / "plugin.py", tmp_path / "remote"
     plugin.write_text(PLUGIN)
+    words = ["--executor", "ray", "--address", address, "--plugin", plugin, "--out", out, "--axis", "T=8,16"]
+    words += [f"--{name.strip('_')}={value}" for name, value in ASKED.items() if name != "axis"]
+    done = quick_processes.command("run", "--suite", "throughput", *words)
+    assert done.returncode == 0, done.stderr
+    remote = ssmperf.load(out)
     registry.load_plugin(plugin)
-    remote = ssmperf.run("throughput", executor="ray", address=address, out=tmp_path / "remote", **ASKED)
     local = ssmperf.run("throughput", out=tmp_path / "local", **ASKED)
     runs = [{record.case.id: record for record in run.records} for run in (local, remote)]
     assert runs[0].keys() == runs[1].keys() and len(runs[0]) == len(remote.records) == 6
