@@ -206,7 +206,7 @@ def interrupts() -> Iterator[None]:
 def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None:
     started = threading.Semaphore(0)
     records: list[Record] = []
-    cases = [case("hangs", 4), case("hangs", 5), case("right", 6)]
+    cases = [case("hangs", T) for T in (4, 5, 6)]
 
     def on_start() -> None:
         started.release()
