@@ -300,17 +300,16 @@ def steadied(
     that inside a layer, in which equal numbers are moved alike: rounding is a function, and where a text
     repeats its words, what kernels lose in rounding keys adds up.
     """
-    small = small_results(reference)
-    case, gradients = subject.case, bool(reference.exact.gradients)
-    dtype = dtype_of(case.dtype)
+    length, dtype = subject.case.shape["T"], dtype_of(subject.case.dtype)
     if reference.inner is not None and reference.inner_values is not None:
-        length = length_of(reference.inner_values.operands)
-        inner = _with_alike(reference.inner, definition, reference.inner_values, length, dtype)
+        inside = reference.inner_values
+        inner = _with_alike(reference.inner, definition, inside, length_of(inside.operands), dtype)
         return replace(reference, inner=inner)
-    reference = _with_alike(reference, definition, values, case.shape["T"], dtype)
-    errors = dict(reference.low_errors)
+    reference = _with_alike(reference, definition, values, length, dtype)
+    small, errors = small_results(reference), dict(reference.low_errors)
+    gradients = bool(reference.exact.gradients)
     for draw in range(1, DRAWS if small else 1):
-        moved = _moved_evaluation(definition, values, case.shape["T"], dtype, gradients=gradients, draw=draw)
+        moved = _moved_evaluation(definition, values, length, dtype, gradients=gradients, draw=draw)
         found = _objects(moved)
         for name in small:
             errors[name] = max(errors[name], relative_error(found[name], reference.expected(name)))

@@ -252,8 +252,7 @@ def add_noise(values: Tensor, amount: float, *, timed: bool, draw: int = 0) -> T
     """
     parts = torch.view_as_real(values) if values.is_complex() else values
     sizes = values.abs().amax(1, keepdim=True) if timed else values.abs()
-    generator = torch.Generator(values.device).manual_seed(draw)
-    noise = torch.rand(parts.shape, dtype=parts.dtype, device=parts.device, generator=generator) * 2 - 1
+    noise = own_noise(parts, parts.dtype, draw)
     noise = torch.view_as_complex(noise) if values.is_complex() else noise
     return values + amount * sizes * noise
 
