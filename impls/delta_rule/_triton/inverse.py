@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..._triton.sequences import chunk_steps
-from .parts import BLOCK, block_decay, gates_of, rows_of, split, up_to
+from .parts import BLOCK, block_decay, gates_of, no_gates, rows_of, split, up_to
 
 
 @triton.jit
@@ -139,23 +139,19 @@ def delta_chunks(
     i0, i1, i2, i3, i10, i20, i21, i30, i31, i32 = inverted(p, b0, b1, b2, b3)
     at = (bh * NT + chunk) * C * C + rows[:, None] * C + columns[None, :]
     log_gates = log_a + batch * T * H + head if GATED else None
-    s0, r0 = gates_of(log_gates, t, stop, H, 0.0, 0, GATED)
-    e0, n0 = tl.sum(tl.where(rows == BLOCK - 1, s0, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r0, 0))
-    s1, r1 = gates_of(log_gates, t + BLOCK, stop, H, e0, n0, GATED)
-    e1, n1 = tl.sum(tl.where(rows == BLOCK - 1, s1, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r1, 0))
-    s2, r2 = gates_of(log_gates, t + 2 * BLOCK, stop, H, e1, n1, GATED)
-    e2, n2 = tl.sum(tl.where(rows == BLOCK - 1, s2, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r2, 0))
-    s3, r3 = gates_of(log_gates, t + 3 * BLOCK, stop, H, e2, n2, GATED)
-    e3, n3 = tl.sum(tl.where(rows == BLOCK - 1, s3, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r3, 0))
+    s0 = gates_of(log_gates, t, stop, H, no_gates(), GATED)
+    s1 = gates_of(log_gates, t + BLOCK, stop, H, last_of(rows, s0), GATED)
+    s2 = gates_of(log_gates, t + 2 * BLOCK, stop, H, last_of(rows, s1), GATED)
+    s3 = gates_of(log_gates, t + 3 * BLOCK, stop, H, last_of(rows, s2), GATED)
     to = gates + (bh * NT + chunk) * 2 * C + rows
-    store_gates(to, s0, r0, e3, n3, C)
-    store_gates(to + BLOCK, s1, r1, e3, n3, C)
-    store_gates(to + 2 * BLOCK, s2, r2, e3, n3, C)
-    store_gates(to + 3 * BLOCK, s3, r3, e3, n3, C)
-    g0, g1 = block_decay(s0, r0, s0, r0), block_decay(s1, r1, s1, r1)
-    g2, g3 = block_decay(s2, r2, s2, r2), block_decay(s3, r3, s3, r3)
-    g10, g20, g21 = block_decay(s1, r1, s0, r0), block_decay(s2, r2, s0, r0), block_decay(s2, r2, s1, r1)
-    g30, g31, g32 = block_decay(s3, r3, s0, r0), block_decay(s3, r3, s1, r1), block_decay(s3, r3, s2, r2)
+    end = last_of(rows, s3)
+    store_gates(to, s0, end, C)
+    store_gates(to + BLOCK, s1, end, C)
+    store_gates(to + 2 * BLOCK, s2, end, C)
+    store_gates(to + 3 * BLOCK, s3, end, C)
+    g0, g1, g2, g3 = block_decay(s0, s0), block_decay(s1, s1), block_decay(s2, s2), block_decay(s3, s3)
+    g10, g20, g21 = block_decay(s1, s0), block_decay(s2, s0), block_decay(s2, s1)
+    g30, g31, g32 = block_decay(s3, s0), block_decay(s3, s1), block_decay(s3, s2)
     down: tl.constexpr = BLOCK * C
     store_solution(high, low, i0, g0, at)
     store_solution(high, low, i1, g1, at + down + BLOCK)
@@ -188,10 +184,21 @@ def delta_chunks(
 
 
 @triton.jit
-def store_gates(to, sums, resets, total, count, C: tl.constexpr):
+def last_of(rows, gates):
+    """Sums and counts at the last step of a block."""
+    high, low, resets = gates
+    last = rows == BLOCK - 1
+    return tl.sum(tl.where(last, high, 0.0)), tl.sum(tl.where(last, low, 0.0)), tl.sum(tl.where(last, resets, 0))
+
+
+@triton.jit
+def store_gates(to, gates, end, C: tl.constexpr):
     """γ and γ_C/γ of a block of steps."""
-    tl.store(to, tl.where(resets == 0, tl.exp(sums), 0.0))
-    tl.store(to + C, tl.where(resets == count, tl.exp(tl.minimum(total - sums, 0.0)), 0.0))
+    high, low, resets = gates
+    last_high, last_low, count = end
+    tl.store(to, tl.where(resets == 0, tl.exp(high + low), 0.0))
+    to_end = (last_high - high) + (last_low - low)
+    tl.store(to + C, tl.where(resets == count, tl.exp(tl.minimum(to_end, 0.0)), 0.0))
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from ..._triton.sequences import RESET
 
 CHUNK = 64
 BLOCK = tl.constexpr(16)  # steps of a block of the inverse
+GRID = tl.constexpr(2.0**-11)  # CHUNK · |RESET| < 2¹³, and float32 has 24 bits
 
 
 @triton.jit
@@ -25,34 +26,48 @@ def up_to(x, t, stop, stride):
 
 
 @triton.jit
-def gates_of(log_a, t, stop, stride, total, count, GATED: tl.constexpr):
-    """Sums of the log gates up to each step, and counts of the resets, on top of those before.
-
-    A gate whose factor is 0 in float32 is a reset. It is counted and not summed, so that nothing is lost to
-    the size of its logarithm, and no −inf is subtracted from another.
-    """
-    if GATED:
-        log_gate = up_to(log_a, t, stop, stride)
-        reset = log_gate < RESET
-        return tl.cumsum(tl.where(reset, 0.0, log_gate)) + total, tl.cumsum(reset.to(tl.int32)) + count
-    else:
-        zero = (t * 0).to(tl.int32)
-        return zero.to(tl.float32) + total, zero + count
+def no_gates():
+    """What `gates_of` begins with."""
+    return 0.0, 0.0, 0
 
 
 @triton.jit
-def block_decay(sums, resets, from_sums, from_resets):
+def gates_of(log_a, t, stop, stride, before, GATED: tl.constexpr):
+    """Sums of the log gates up to each step, in two parts, and counts of the resets, on top of those before.
+
+    The first parts are multiples of GRID, so a chunk's sums and their differences are exact in float32: steep
+    gates cost those after them nothing. The second parts are small. A gate whose factor is 0 in float32 is a
+    reset. It is counted and not summed, and no −inf is subtracted from another.
+    """
+    high, low, count = before
+    if GATED:
+        log_gate = up_to(log_a, t, stop, stride)
+        reset = log_gate < RESET
+        log_gate = tl.where(reset, 0.0, log_gate)
+        coarse = tl.floor(log_gate / GRID) * GRID
+        fine = log_gate - coarse
+        return tl.cumsum(coarse) + high, tl.cumsum(fine) + low, tl.cumsum(reset.to(tl.int32)) + count
+    else:
+        zero = (t * 0).to(tl.int32)
+        return zero.to(tl.float32) + high, zero.to(tl.float32) + low, zero + count
+
+
+@triton.jit
+def block_decay(gates, from_gates):
     """The product of the gates after step s up to step t, (t, s)."""
+    high, low, resets = gates
+    from_high, from_low, from_resets = from_gates
     kept = resets[:, None] == from_resets[None, :]
-    return tl.where(kept, tl.exp(tl.minimum(sums[:, None] - from_sums[None, :], 0.0)), 0.0)
+    log_decay = (high[:, None] - from_high[None, :]) + (low[:, None] - from_low[None, :])
+    return tl.where(kept, tl.exp(tl.minimum(log_decay, 0.0)), 0.0)
 
 
 @triton.jit
 def decay_of(log_a, t, stop, stride, GATED: tl.constexpr, C: tl.constexpr):
     """G of a chunk, (t, s); 0 for s > t."""
-    sums, resets = gates_of(log_a, t, stop, stride, 0.0, 0, GATED)
+    gates = gates_of(log_a, t, stop, stride, no_gates(), GATED)
     steps = tl.arange(0, C)
-    return tl.where(steps[:, None] >= steps[None, :], block_decay(sums, resets, sums, resets), 0.0)
+    return tl.where(steps[:, None] >= steps[None, :], block_decay(gates, gates), 0.0)
 
 
 @triton.jit

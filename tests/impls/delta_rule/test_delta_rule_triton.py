@@ -65,6 +65,13 @@ def test_every_regime_of_gates_is_exact(regime: str) -> None:
     check(operands(CHUNK + 5, regime=regime))
 
 
+def test_steep_gates_cost_those_after_them_nothing() -> None:
+    """Their sum is some −5,000, of which float32 has three digits after the point (found by fuzz)."""
+    given = operands(CHUNK + 5)
+    given["log_a"][:, :50] -= 100.3
+    check(given, 5e-6)
+
+
 @pytest.mark.slow(but=("28-24", "16-100"))
 @pytest.mark.parametrize(("K", "V"), [(1, 1), (28, 24), (8, 64), (16, 100), (130, 16), (256, 40)])
 def test_any_width(K: int, V: int) -> None:
