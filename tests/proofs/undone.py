@@ -2,8 +2,8 @@
 
     python tests/proofs/undone.py [COMMIT...] [--minutes 2] [--seed 7] [--out FILE]
 
-Needs a GPU: most of these faults are compilers' or half precision's. All run at the same time, on the GPUs in
-turn, so a timeout may be a busy machine's. A batch without elements, which 745abd70 is about, is not drawn.
+Needs a GPU: most of these faults are compilers' or half precision's. One in eight cores runs at the same time,
+on the GPUs in turn, so a timeout may be a busy machine's. A batch without elements, which 745abd70 is about, is not drawn.
 
 Prints a line per fix, with the command that repeats the smallest configuration; --out writes them as JSON.
 Exits 1 if fewer than eight of ten are found, or one of those that are named is not; 2 for an unknown commit;
@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 from proofs.mutations import Missed, Mutation, called, tree  # noqa: E402
 
 LEAST = 8
+CORES = 8  # of each run: kernels of a hundred classes are compiled
 FOUND, RIGHT = 3, 0  # exit codes of fuzz
 ATTENTION, DELTA = "impls/linear_attention", "impls/delta_rule"
 
@@ -158,7 +159,7 @@ def main(arguments: list[str]) -> int:
     fixes = [fix for fix in FIXES if not chosen.commits or fix.name in chosen.commits]
     gpus, cores = torch.cuda.device_count(), os.cpu_count() or 1
     rows = []
-    with ThreadPoolExecutor(max(1, min(len(fixes), cores // 3))) as threads:
+    with ThreadPoolExecutor(max(1, min(len(fixes), cores // CORES))) as threads:
         running = [(fix, threads.submit(fuzzed, fix, i % gpus, chosen)) for i, fix in enumerate(fixes)]
         for fix, each in running:
             try:
