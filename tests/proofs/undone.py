@@ -1,9 +1,10 @@
 """Undo each of the last ten fixes of fused kernels, alone in a copy of the tree; `ssmperf fuzz` finds eight.
 
-    python tests/proofs/undone.py [COMMIT...] [--minutes 2] [--seed 7] [--out FILE]
+    python tests/proofs/undone.py [COMMIT...] [--minutes 9] [--seed 7] [--interpreted] [--out FILE]
 
-Needs a GPU: most of these faults are compilers' or half precision's. One in eight cores runs at the same time,
-on the GPUs in turn, so a timeout may be a busy machine's. A batch without elements, which 745abd70 is about, is not drawn.
+Needs a GPU, for most of these faults are compilers' or half precision's; with --interpreted, kernels run in
+Triton's interpreter. One fix per eight cores is undone at the same time, on the GPUs in turn, so a timeout
+may be a busy machine's. A run of fuzz ends with its minutes, found or not.
 
 Prints a line per fix, with the command that repeats the smallest configuration; --out writes them as JSON.
 Exits 1 if fewer than eight of ten are found, or one of those that are named is not; 2 for an unknown commit;
@@ -13,6 +14,7 @@ Exits 1 if fewer than eight of ten are found, or one of those that are named is 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -34,6 +36,22 @@ FOUND, RIGHT = 3, 0  # exit codes of fuzz
 ATTENTION, DELTA = "impls/linear_attention", "impls/delta_rule"
 
 FIXES = (
+    Mutation(
+        "f1e1ce6e",
+        f"{DELTA}/_triton/parts.py",
+        "coarse = tl.floor(log_gate / GRID) * GRID",
+        "coarse = log_gate",
+        "delta_rule",
+        "triton",
+    ),
+    Mutation(
+        "ed30a62c",
+        f"{DELTA}/_cuda/device.cuh",
+        "if constexpr (COUNT > BEGUN)",
+        "if constexpr (COUNT > 56)",
+        "delta_rule",
+        "cuda",
+    ),
     Mutation(
         "006fc152",
         f"{ATTENTION}/triton.py",
@@ -98,27 +116,10 @@ FIXES = (
         "delta_rule",
         "cuda",
     ),
-    Mutation(
-        "6965c215",
-        "impls/scan/common.py",
-        "    q, k = (x.to(torch.promote_types(x.dtype, wide)) for x in (q, k))\n",
-        "",
-        "linear_attention",
-        "triton",
-    ),
-    Mutation(
-        "c2635341",
-        "impls/_states.py",
-        "return (state if dtype.is_complex else state.real).to(dtype)",
-        "return state.to(dtype)",
-        "scan",
-        "triton",
-        environment={"PYTHONWARNINGS": "error:Casting complex values to real:UserWarning"},
-    ),
 )
 
 
-def fuzzed(fix: Mutation, gpu: int, chosen: argparse.Namespace) -> dict[str, Any]:
+def fuzzed(fix: Mutation, device: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """Fuzz the backend of a fix without it. Gives the first of the faults that are found, with their number.
 
     Raises:
@@ -129,10 +130,11 @@ def fuzzed(fix: Mutation, gpu: int, chosen: argparse.Namespace) -> dict[str, Any
         (Path(folder) / fix.file).write_text(fix.planted(ROOT))
         command = [
             *("-c", "from ssmperf.shell.cli import main; main()"),
-            *("fuzz", fix.models, "--backends", fix.backends, "--device", f"cuda:{gpu}", "--json"),
+            *("fuzz", fix.models, "--backends", fix.backends, "--device", device, "--json"),
             *("--minutes", str(chosen.minutes), "--seed", str(chosen.seed), "--out", f"{folder}/run"),
         ]
         own = {"PYTHONDONTWRITEBYTECODE": "", "XDG_CACHE_HOME": folder}
+        own |= {"TRITON_INTERPRET": "1"} if chosen.interpreted else {}
         done = called(command, Path(folder), fix.environment | own)
     if done.returncode not in (FOUND, RIGHT):
         raise Missed(f"fuzz ended with exit code {done.returncode}: {done.stderr[-400:]}")
@@ -147,20 +149,24 @@ def fuzzed(fix: Mutation, gpu: int, chosen: argparse.Namespace) -> dict[str, Any
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("commits", nargs="*", metavar="COMMIT")
-    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--interpreted", action="store_true")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.commits) - {fix.name for fix in FIXES}:
         parser.error(f"no such fix: {', '.join(sorted(unknown))} (known: {', '.join(f.name for f in FIXES)})")
-    if not torch.cuda.is_available():
-        print("needs a CUDA device")
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    devices = ["cpu"] if chosen.interpreted else gpus
+    if not devices:
+        print("needs a CUDA device, or --interpreted")
         return 4
     fixes = [fix for fix in FIXES if not chosen.commits or fix.name in chosen.commits]
-    gpus, cores = torch.cuda.device_count(), os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     rows = []
     with ThreadPoolExecutor(max(1, min(len(fixes), cores // CORES))) as threads:
-        running = [(fix, threads.submit(fuzzed, fix, i % gpus, chosen)) for i, fix in enumerate(fixes)]
+        places = itertools.cycle(devices)
+        running = [(fix, threads.submit(fuzzed, fix, next(places), chosen)) for fix in fixes]
         for fix, each in running:
             try:
                 rows.append(each.result())

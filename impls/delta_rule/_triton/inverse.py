@@ -188,7 +188,11 @@ def last_of(rows, gates):
     """Sums and counts at the last step of a block."""
     high, low, resets = gates
     last = rows == BLOCK - 1
-    return tl.sum(tl.where(last, high, 0.0)), tl.sum(tl.where(last, low, 0.0)), tl.sum(tl.where(last, resets, 0))
+    return (
+        tl.sum(tl.where(last, high, 0.0)),
+        tl.sum(tl.where(last, low, 0.0)),
+        tl.sum(tl.where(last, resets, 0)),
+    )
 
 
 @triton.jit
