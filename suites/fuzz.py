@@ -29,6 +29,7 @@ SECTION = Section(
     section=SECTION,
     passes=PASSES,
     compiles_ahead=True,
+    continues=True,
     shares_device=True,
     case_s={"cpu": 0.05, "cuda": 0.1},
     case_calls=6,
@@ -37,6 +38,7 @@ class Fuzz:
     """One case per subject, backend and axis, where models, backends and sizes are all named."""
 
     name: str
+    continues: bool
     decided_by_most = True  # of the judgements of an example whose error is near its tolerance
 
     def cases(self, selection: Selection) -> Iterable[Case]:
@@ -45,7 +47,7 @@ class Fuzz:
         return product(selection, self.name, passes=("forward_backward",), dtypes=("float32",), cache="cold")
 
     def measure(self, case: Case, context: Context) -> Record:
-        judging = Judging(case, context, with_state=True)
+        judging = Judging(case, context, with_state=self.continues)
         verdict, buffers = judging.first()
         if verdict.status is Status.OK:
             verdict = judging.twice(verdict, buffers)

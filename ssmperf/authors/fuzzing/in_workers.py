@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ssmperf.authors.fuzzing.jobs import Jobs
+from ssmperf.authors.fuzzing.jobs import Jobs, in_turn
+from ssmperf.engine.cases.calls.call import INCOMING, NONE
+from ssmperf.engine.cases.calls.packing import UNPACKED
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
 from ssmperf.engine.execute.executor import Serving
@@ -40,7 +42,12 @@ class Workers:
         return (case.id, 0) in self.opened.done
 
     def begin(self, groups: Sequence[Sequence[Case]]) -> None:
-        """Plan the cases, compile their kernels beside each other, and hand them to the lanes."""
+        """Plan the cases, compile their kernels beside each other, and hand them to the lanes.
+
+        Lanes take a case of each class in turn, so that they seldom compile the same kernel at the same time,
+        and not the first of all classes, which are simple and alike: if these hang, others should tell how
+        long a call takes.
+        """
         selection = self.opened.request.selection
         planned = [[Planned(case, refusal(case, selection)) for case in group] for group in groups]
         every = [item for group in planned for item in group]
@@ -49,14 +56,17 @@ class Workers:
             Record(item.case, Status.UNSUPPORTED, item.refusal) for item in every if item.refusal
         ]
         to_run = [[item.case for item in group if item.refusal is None] for group in planned]
-        self._compile(group[0] for group in to_run if group)
-        self.jobs.begin([case] for group in to_run for case in group)
+        self._compile(in_turn(map(forms, to_run)))
+        turned = (
+            cases[i % len(cases) :] + cases[: i % len(cases)] for i, cases in enumerate(to_run) if cases
+        )
+        self.jobs.begin([case] for case in in_turn(turned))
 
     def expect(self, groups: Sequence[Sequence[Case]]) -> None:
         """Compile the kernels of groups while others are judged."""
         selection = self.opened.request.selection
         to_run = ([case for case in group if refusal(case, selection) is None] for group in groups)
-        fresh = self._fresh(group[0] for group in to_run if group)
+        fresh = self._fresh(in_turn(map(forms, to_run)))
         self._expected = {case.id for case in fresh}
         self._compiling = threading.Thread(
             target=self.opened.session.compile, args=(fresh, self.opened.events), daemon=True
@@ -95,6 +105,16 @@ class Workers:
         if took:
             self.slowest_s = max(self.slowest_s, *took)
             self.serving.limit(max(_patience() * LEAST_LIMIT_S, SLOWEST * self.slowest_s))
+
+
+def forms(group: Sequence[Case]) -> list[Case]:
+    """List the cases of a class that differ in how they call: kernels are compiled for each such form."""
+    others = NONE, *(f"{end}:" for end in INCOMING)
+    found: dict[tuple[object, ...], Case] = {}
+    for case in group:
+        words = frozenset(word for word in case.call.split() if not word.startswith(others))
+        found.setdefault((words, case.packing == UNPACKED, case.shape["T"] == 1), case)
+    return list(found.values())
 
 
 def _patience() -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 
+T = TypeVar("T")
 MOST_HANGS = 2  # of a backend, before its other cases that have begun are dropped
 LOOK_EVERY_S = 0.2  # at lanes that may have failed
 
@@ -86,3 +88,14 @@ class Jobs:
         dropped = {case.id for group in groups for case in group}
         self._missing -= dropped
         self._groups = deque(group for group in self._groups if group[0].id not in dropped)
+
+
+def in_turn(streams: Iterable[Iterable[T]]) -> Iterator[T]:
+    """Take one item of each stream in turn, until all have ended."""
+    left = [iter(stream) for stream in streams]
+    while left:
+        for stream in tuple(left):
+            try:
+                yield next(stream)
+            except StopIteration:
+                left.remove(stream)

@@ -21,6 +21,7 @@ from ssmperf.authors.fuzzing.faults import (
     merged,
     without_numbers,
 )
+from ssmperf.authors.fuzzing.jobs import in_turn
 from ssmperf.authors.fuzzing.shrinking import repeated, smallest
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
@@ -154,9 +155,9 @@ class FuzzSession:
 
     def _rounds(self) -> Iterator[Drawn]:
         """Give the classes of all spaces in turn, some at once."""
-        in_turn = _in_turn([_stream(Draws(space, self.seed)) for space in self.spaces])
+        streams = in_turn([_stream(Draws(space, self.seed)) for space in self.spaces])
         count = CLASSES_AT_ONCE[self.spaces[0].device]
-        while found := list(itertools.islice(in_turn, count)):
+        while found := list(itertools.islice(streams, count)):
             yield found
 
     def _reached(self, ends_s: float) -> bool:
@@ -273,15 +274,3 @@ class FuzzSession:
 
 def _stream(draws: Draws) -> Iterator[tuple[Draws, DrawnClass]]:
     return ((draws, drawn) for drawn in draws.classes())
-
-
-def _in_turn(streams: Sequence[Iterator[tuple[Draws, DrawnClass]]]) -> Iterator[tuple[Draws, DrawnClass]]:
-    """Take one item of each stream in turn, until all have ended."""
-    left = list(streams)
-    while left:
-        for stream in tuple(left):
-            item = next(stream, None)
-            if item is None:
-                left.remove(stream)
-            else:
-                yield item

@@ -250,6 +250,7 @@ def suite(
     sources: tuple[str, ...] = (),
     same_operands: bool = False,
     compiles_ahead: bool = False,
+    continues: bool = False,
     shares_device: bool = False,
     case_s: Mapping[str, float] | None = None,
     case_calls: int = 16,
@@ -265,6 +266,8 @@ def suite(
     same_operands: whether models whose operands have the same specs are measured once, if all models are.
     compiles_ahead: whether the kernels of all cases are compiled before the first one runs, as far as cases
         are calls on their values: in a GPU's run of many cases, that takes much less time.
+    continues: whether these calls continue from an initial state, as far as a recurrence has one and a case
+        names no other; if not, only those that decode do.
     shares_device: whether cases may run beside others on one GPU, since neither time nor memory is measured.
     case_s, case_calls: seconds that a case usually takes by device type beside its calls, and the number of
         these, to forecast how long a run takes.
@@ -281,6 +284,7 @@ def suite(
         declared |= {"levels": levels}
         declared |= {"passes": passes, "sources": sources}
         declared |= {"same_operands": same_operands, "compiles_ahead": compiles_ahead}
+        declared |= {"continues": continues}
         declared |= {"shares_device": shares_device}
         declared |= {"case_s": {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}, "case_calls": case_calls}
         for attribute, value in declared.items():

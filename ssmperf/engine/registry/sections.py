@@ -170,6 +170,7 @@ class Suite(Protocol):
     sources: tuple[str, ...]
     same_operands: bool
     compiles_ahead: bool
+    continues: bool
     shares_device: bool
     case_s: Mapping[str, float]
     case_calls: int

@@ -159,7 +159,7 @@ def first_call_s(case: Case, device: torch.device, nonce: int) -> float:
     from ssmperf.engine.operands.values import call_of
 
     subject = subject_of(case, str(device))
-    values = subject.values(nonce, with_state=case.decodes)
+    values = subject.values(nonce, with_state=case.decodes or registry.suite(case.suite).continues)
     function = subject.function(registry.backend(case.owner, case.backend).function, dtype_of(case.dtype))
     begin = time.perf_counter()
     call_of("forward_backward" if case.gradients else "forward", function, values)()

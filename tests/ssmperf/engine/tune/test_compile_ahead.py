@@ -99,6 +99,23 @@ def test_kernels_that_only_the_judge_needs_are_compiled_too(monkeypatch: pytest.
     assert len(asked) == 2
 
 
+def test_calls_that_the_suite_continues_have_a_state_while_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernels with and without an initial state are two."""
+    asked: list[bool] = []
+
+    def spy(function: Any, values: Any, *arguments: Any, **more: Any) -> Answer:
+        asked.append("initial_state" in values.operands)
+        return call_backend(function, values, *arguments, **more)
+
+    monkeypatch.setattr(answer, "call_backend", spy)
+    drawn = replace(case(pass_="backward"), model=None, operand_source="sigmoid/data")
+    for made in (drawn, replace(drawn, suite="fuzz"), replace(drawn, suite="fuzz", call="stateless")):
+        ahead.first_call_s(made, torch.device("cpu"), 7)
+    assert asked == [False, False, True, True, False, False]
+
+
 def test_its_time_is_limited(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "LIMIT_S", 0.0)
     assert compiled(nursery, [case(T=T) for T in range(4, 10)], tmp_path) == {}
