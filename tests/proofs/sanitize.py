@@ -19,8 +19,9 @@ finding is filtered: torch's kernels are checked as well, and a row names the ke
 
 Prints a summary as JSON (--out FILE writes it) with a row per tool and group of configurations. Exits 3 if a
 tool found an error, or a configuration was wrong, crashed or took too long; 4 without compute-sanitizer.
-Needs a GPU. `--run BACKEND --from I --count N` runs a group without the tool, and on a CPU in Triton's
-interpreter. It exits 1 if a configuration is neither right nor refused, 4 if the backend cannot run here.
+Needs a GPU; several share the groups. `--run BACKEND --from I --count N` runs one without the tool, on a CPU
+in Triton's interpreter. It exits 1 if a configuration is neither right nor refused, 4 if the backend cannot
+run here.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -162,12 +165,20 @@ def kernels(output: str) -> list[str]:
     return sorted(set(re.findall(r"^=+ .*\bat (?:void )?([\w:~]+).*\+0x", output, re.MULTILINE)))
 
 
-def examined(program: str, seed: int, limit_s: float, group: tuple[str, str, int, int]) -> dict[str, Any]:
+def gpus() -> list[str]:
+    """List the GPUs for processes, which see one each, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def examined(
+    program: str, seed: int, limit_s: float, group: tuple[str, str, int, int], gpu: str
+) -> dict[str, Any]:
     """Run the tool over a group: tool, backend, first configuration and their number. Return its row."""
     tool, backend, start, count = group
     line = command(program, tool, backend, start, count, seed)
     # Without its cache every tensor is an allocation of its own, so memcheck sees where one ends.
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_VISIBLE_DEVICES": gpu}
     row: dict[str, Any] = {"tool": tool, "backend": backend, "configurations": f"{start}-{start + count - 1}"}
     row |= {"status": "ok", "errors": None}
     began = time.perf_counter()
@@ -234,7 +245,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 4
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        rows = list(pool.map(partial(examined, program, options.seed, options.timeout), groups))
+        judge = partial(examined, program, options.seed, options.timeout)
+        rows = list(pool.map(judge, groups, itertools.cycle(gpus() or [""])))
     text = json.dumps({"program": program, "runs": rows}, indent=1)
     print(text)
     if options.out:
