@@ -55,6 +55,13 @@ def test_a_constant_factor_is_found_and_measured(seed: int, dtype: str) -> None:
         assert found["text"] == f"it is {factor:g} × the exact one"
 
 
+def test_a_factor_near_one_is_not_called_one() -> None:
+    setting = Setting(0, dtype="float32")
+    results = setting.right()
+    results["output"] = results["output"] * (1 - 3e-4)
+    assert setting.found(results)["text"] == "it is (1 − 0.0003) × the exact one"
+
+
 def test_a_factor_is_named_after_the_sizes() -> None:
     setting = Setting(0, "linear_attention", B=2, H=2, K=7, V=5)
     results = setting.right()
