@@ -39,7 +39,7 @@ FIXES = (
     Mutation(
         "f1e1ce6e",
         f"{DELTA}/_triton/parts.py",
-        "coarse = tl.floor(log_gate / GRID) * GRID",
+        "coarse = tl.floor(log_gate * (1.0 / GRID)) * GRID",
         "coarse = log_gate",
         "delta_rule",
         "triton",

@@ -44,7 +44,7 @@ def gates_of(log_a, t, stop, stride, before, GATED: tl.constexpr):
         log_gate = up_to(log_a, t, stop, stride)
         reset = log_gate < RESET
         log_gate = tl.where(reset, 0.0, log_gate)
-        coarse = tl.floor(log_gate / GRID) * GRID
+        coarse = tl.floor(log_gate * (1.0 / GRID)) * GRID
         fine = log_gate - coarse
         return tl.cumsum(coarse) + high, tl.cumsum(fine) + low, tl.cumsum(reset.to(tl.int32)) + count
     else:
