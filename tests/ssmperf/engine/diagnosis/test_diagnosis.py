@@ -55,18 +55,12 @@ def test_a_constant_factor_is_found_and_measured(seed: int, dtype: str) -> None:
         assert found["text"] == f"it is {factor:g} × the exact one"
 
 
-def test_a_factor_near_one_is_not_called_one() -> None:
-    setting = Setting(0, dtype="float32")
+@pytest.mark.parametrize(("factor", "text"), [(7**-0.5, "0.378 (1/√K)"), (1 - 3e-4, "(1 − 0.0003)")])
+def test_a_factor_is_named_after_the_sizes_or_its_distance_from_one(factor: float, text: str) -> None:
+    setting = Setting(0, "linear_attention", dtype="float32", B=2, H=2, K=7, V=5)
     results = setting.right()
-    results["output"] = results["output"] * (1 - 3e-4)
-    assert setting.found(results)["text"] == "it is (1 − 0.0003) × the exact one"
-
-
-def test_a_factor_is_named_after_the_sizes() -> None:
-    setting = Setting(0, "linear_attention", B=2, H=2, K=7, V=5)
-    results = setting.right()
-    results["q"] = results["q"] / math.sqrt(7)
-    assert setting.found(results)["text"] == "it is 0.378 (1/√K) × the exact one"
+    results["output"] = results["output"] * factor
+    assert setting.found(results)["text"] == f"it is {text} × the exact one"
 
 
 @pytest.mark.parametrize("name", ["scan", "linear_attention"])
