@@ -7,7 +7,7 @@ Triton's interpreter. One fix per eight cores is undone at the same time, on the
 may be a busy machine's. A run of fuzz ends with its minutes, found or not.
 
 Prints a line per fix, with the command that repeats the smallest configuration; --out writes them as JSON.
-Exits 1 if fewer than eight of ten are found, or one of those that are named is not; 2 for an unknown commit;
+Exits 1 if fewer than eight are found, or one of up to eight that are named is not; 2 for an unknown commit;
 4 without a GPU.
 """
 
@@ -135,7 +135,7 @@ def fuzzed(fix: Mutation, device: str, chosen: argparse.Namespace) -> dict[str, 
         ]
         own = {"PYTHONDONTWRITEBYTECODE": "", "XDG_CACHE_HOME": folder}
         own |= {"TRITON_INTERPRET": "1"} if chosen.interpreted else {}
-        done = called(command, Path(folder), fix.environment | own)
+        done = called(command, Path(folder), own)
     if done.returncode not in (FOUND, RIGHT):
         raise Missed(f"fuzz ended with exit code {done.returncode}: {done.stderr[-400:]}")
     result = json.loads(done.stdout)

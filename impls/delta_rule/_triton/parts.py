@@ -27,7 +27,7 @@ def up_to(x, t, stop, stride):
 
 @triton.jit
 def no_gates():
-    """What `gates_of` begins with."""
+    """Sums and counts before the first step, for `gates_of`."""
     return 0.0, 0.0, 0
 
 

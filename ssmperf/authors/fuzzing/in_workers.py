@@ -6,10 +6,10 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ssmperf.authors.fuzzing.jobs import Jobs, in_turn
-from ssmperf.engine.cases.calls.call import INCOMING, NONE
+from ssmperf.engine.cases.calls.call import INCOMING, parse
 from ssmperf.engine.cases.calls.packing import UNPACKED
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
@@ -109,11 +109,11 @@ class Workers:
 
 def forms(group: Sequence[Case]) -> list[Case]:
     """List the cases of a class that differ in how they call: kernels are compiled for each such form."""
-    others = NONE, *(f"{end}:" for end in INCOMING)
     found: dict[tuple[object, ...], Case] = {}
     for case in group:
-        words = frozenset(word for word in case.call.split() if not word.startswith(others))
-        found.setdefault((words, case.packing == UNPACKED, case.shape["T"] == 1), case)
+        call = parse(case.call)
+        views = {name: view for name, view in call.views.items() if name not in INCOMING}
+        found.setdefault((replace(call, views=views), case.packing == UNPACKED, case.shape["T"] == 1), case)
     return list(found.values())
 
 

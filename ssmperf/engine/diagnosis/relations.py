@@ -20,7 +20,6 @@ from ssmperf.engine.operands.dtypes import widen
 
 LESS, FAR_LESS = 10.0, 100.0
 NEAR = 1e-3  # relative distance within which a factor has a name
-ROUNDS_TO_ONE = 5e-4  # distance from 1 that four digits do not show well
 LEAST_STEPS = 4  # of a sequence in which an order of time shows
 FEWEST = 16  # elements that show a relation; fewer are looked at together with the right ones
 
@@ -124,7 +123,7 @@ def _named(factor: float, sizes: Mapping[str, int]) -> str:
     for plain in (2.0, 0.5):
         if abs(factor / plain - 1) <= NEAR:
             return f"{plain:g}"
-    if abs(factor - 1) < ROUNDS_TO_ONE:
+    if abs(factor - 1) <= NEAR:  # four digits would show it badly
         return f"(1 {'−' if factor < 1 else '+'} {abs(factor - 1):.2g})"
     forms = [
         (text.format(letter), value)

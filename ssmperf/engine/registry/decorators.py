@@ -284,8 +284,7 @@ def suite(
         declared |= {"levels": levels}
         declared |= {"passes": passes, "sources": sources}
         declared |= {"same_operands": same_operands, "compiles_ahead": compiles_ahead}
-        declared |= {"continues": continues}
-        declared |= {"shares_device": shares_device}
+        declared |= {"continues": continues, "shares_device": shares_device}
         declared |= {"case_s": {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}, "case_calls": case_calls}
         for attribute, value in declared.items():
             setattr(cls, attribute, value)
