@@ -60,6 +60,9 @@ def triton(x: Arguments) -> tuple[Tensor, Tensor]:
         operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
+    real = x.phase is None and not operands.is_complex
+    if real and x.initial_state is not None:
+        x.initial_state = x.initial_state.real
     per_head = x.log_a is None or x.log_a.dim() in (1, 3)
     few = per_head and operands.itemsize == 2 and x.log_b is None and x.phase is None and x.read == "post"
     if not few:
@@ -76,7 +79,7 @@ def triton(x: Arguments) -> tuple[Tensor, Tensor]:
         x.log_b = x.log_b.expand(v.shape)
     if x.read == "pre":
         return _read_before_write(x)
-    if x.phase is None and not operands.is_complex:
+    if real:
         o, state, _ = _real(x, q, k, v, x.initial_state, operands, few=few)
     else:
         o, state = _complex(x, operands)
