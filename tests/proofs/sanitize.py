@@ -14,14 +14,15 @@ configuration: the longest of its first four examples. Left out are examples
   that a configuration should take seconds.
 
 Of three configurations, the second believes in a device with one multiprocessor, and the third in one with
-many: with many, kernels cut time into segments. Each is judged as `ssmperf.fuzz` judges a function. No
-finding is filtered: torch's kernels are checked as well, and a row names the kernels with errors.
+many: with many, kernels cut time into segments. Each is called as fuzz calls it, without and with its
+gradients. No result is compared: fuzz does that, and under a tool references would take minutes. No finding
+is filtered: torch's kernels are checked as well, and a row names the kernels with errors.
 
 Prints a summary as JSON (--out FILE writes it) with a row per tool and group of configurations. Exits 3 if a
-tool found an error, or a configuration was wrong, crashed or took too long; 4 without compute-sanitizer.
+tool found an error, or a call broke its contract, failed or took too long; 4 without compute-sanitizer.
 Needs a GPU; several share the groups. `--run BACKEND --from I --count N` runs one without the tool, on a CPU
-in Triton's interpreter. It exits 1 if a configuration is neither right nor refused, 4 if the backend cannot
-run here.
+in Triton's interpreter. It exits 1 if a call is neither finished nor refused, 4 if the backend cannot run
+here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -58,16 +57,19 @@ from support.without_gpu.compiled import multiprocessors  # noqa: E402
 
 from ssmperf.authors.fuzzing.configurations.draws import Draws  # noqa: E402
 from ssmperf.authors.fuzzing.configurations.space import INTERPRETED, Budget, Space  # noqa: E402
-from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, verify_call  # noqa: E402
-from ssmperf.authors.verification.bench import NO_CEILINGS, refusal_of  # noqa: E402
+from ssmperf.authors.fuzzing.in_process import verify_call  # noqa: E402
+from ssmperf.authors.verification.bench import refusal_of  # noqa: E402
 from ssmperf.engine.cases.calls.call import DEVICE, GRAPH  # noqa: E402
 from ssmperf.engine.cases.case import Case  # noqa: E402
 from ssmperf.engine.cases.record import Status  # noqa: E402
-from ssmperf.engine.execute.context import Settings  # noqa: E402
 from ssmperf.engine.execute.request import select  # noqa: E402
-from ssmperf.engine.judge.loops.recording import CannotRecord, GraphRecorder  # noqa: E402
+from ssmperf.engine.judge.answer import call_backend, contract_of  # noqa: E402
+from ssmperf.engine.operands.dtypes import dtype_of  # noqa: E402
+from ssmperf.engine.operands.subject import subject_of  # noqa: E402
 from ssmperf.engine.plan.refusal import form_problem  # noqa: E402
 from ssmperf.engine.plan.selection import Selection  # noqa: E402
+from ssmperf.engine.registry.declarations import Backend  # noqa: E402
+from ssmperf.errors import Unsupported  # noqa: E402
 from ssmperf.suitekit import registry  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -104,8 +106,28 @@ def drawn(space: Space, selection: Selection, seed: int) -> Iterator[Case]:
             yield max(found, key=lambda case: case.shape["T"])
 
 
+def called(case: Case, entry: Backend, device: torch.device, seed: int) -> tuple[Status, str]:
+    """Call a backend without and with the gradients of a case. Gives how that ended, and why."""
+    subject = subject_of(case, str(device))
+    function = subject.function(entry.function, dtype_of(case.dtype))
+    try:
+        values = subject.values(seed, with_state=True)
+        expected = contract_of(subject, registry.recurrence(case.recurrence).definition, values)
+        for gradients in (False, True)[: 1 + case.gradients]:
+            answer = call_backend(function, values, expected, gradients=gradients, poison=False)
+            if problem := answer.problem or answer.gradient_problem:
+                return Status.WRONG, problem
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except Unsupported as refused:
+        return Status.UNSUPPORTED, str(refused)
+    except Exception as error:
+        return Status.CRASH, f"{type(error).__name__}: {error}"
+    return Status.OK, ""
+
+
 def run(backend: str, start: int, count: int, seed: int) -> int:
-    """Judge some configurations of a backend in this process, and return the exit code."""
+    """Call some configurations of a backend in this process, and return the exit code."""
     owner, _, name = backend.partition("/")
     selection, devices = select(models=(owner,))
     device, entry = selection.device, registry.backend(owner, name)
@@ -114,21 +136,15 @@ def run(backend: str, start: int, count: int, seed: int) -> int:
         return 4
     budget = BUDGET if device.type == "cuda" else replace(INTERPRETED, of_class=BUDGET.of_class)
     cases = drawn(Space(owner, entry, device.type, budget), selection, seed)
-    bench = FuzzBench(devices[0], "", Settings(), NO_CEILINGS, entry=entry)
     statuses = []
-    # the literal loops of references are not captured in CUDA graphs, either
-    plain = mock.patch.object(GraphRecorder, "record", side_effect=CannotRecord)
-    with tempfile.TemporaryDirectory() as folder, plain:
-        examiner = ThisProcess(bench, selection, Path(folder))
-        for number, case in itertools.islice(enumerate(cases), start, start + count):
-            print(f"{number}: {verify_call(case)}", flush=True)
-            processors = (None, FEW, MANY)[number % 3]
-            cut = multiprocessors(f"ssmperf.impls.{owner}._{name}.", processors) if processors else None
-            with cut or nullcontext():
-                examiner.begin([[case]])
-                (record,) = examiner.records()
-            print(f"{number}: {record.status} {record.reason or ''}", flush=True)
-            statuses.append(record.status)
+    for number, case in itertools.islice(enumerate(cases), start, start + count):
+        print(f"{number}: {verify_call(case)}", flush=True)
+        processors = (None, FEW, MANY)[number % 3]
+        cut = multiprocessors(f"ssmperf.impls.{owner}._{name}.", processors) if processors else None
+        with cut or nullcontext():
+            status, reason = called(case, entry, torch.device(devices[0]), seed)
+        print(f"{number}: {status} {reason}", flush=True)
+        statuses.append(status)
     return 0 if statuses and set(statuses) <= {Status.OK, Status.UNSUPPORTED} else 1
 
 
