@@ -30,3 +30,9 @@ def load(code: bytes, name: str, shared_bytes: int, device: int) -> Any:
 def processors(device: int) -> int:
     """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def capability(device: int) -> tuple[int, int]:
+    """Compute capability of a device."""
+    return torch.cuda.get_device_capability(device)

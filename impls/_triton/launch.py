@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .keys import settle_key
+from .packing import Packed, Parameter, Places, Step, obstacle, pack
 from .parsing import parse_in_turn
 from .slots import Pick, Slot, picker
 
@@ -60,7 +61,7 @@ def compiling_together(beside: Callable[[], object] | None = None) -> Iterator[N
         active_mode.set(None)  # which an interrupt while it waits leaves undone
 
 
-class Launch:
+class Launch(Step):
     """A kernel, its grid and its arguments: slots, blocks of slots, None, constants, and tuples of these.
 
     It is ready after `settle`; until then the kernel may be compiled in the background.
@@ -133,9 +134,23 @@ class Launch:
 
         self.pick = picker([place(value) for value in values])
 
-    def parameters(self) -> list[tuple[str, Any]]:
-        """Parameters of the compiled kernel: Triton's name of each type, and the argument, maybe a slot."""
-        found: list[tuple[str, Any]] = []
+    def obstacle(self) -> str:
+        if self.compiled is None:
+            return "kernels are interpreted, or not run at all"
+        return obstacle(self.compiled, self.parameters())
+
+    def packed(self, places: Places) -> Packed | None:
+        if 0 in self.grid:
+            return None
+        metadata = self.compiled.metadata
+        scratch = [("i64", 0)] * 2  # of which it has none
+        threads = metadata.num_warps * metadata.target.warp_size
+        given = [*self.parameters(), *scratch]
+        return pack(self.load_alone(), self.grid, threads, metadata.shared, given, places)
+
+    def parameters(self) -> list[Parameter]:
+        """Parameters of the compiled kernel."""
+        found: list[Parameter] = []
 
         def add(kind: Any, value: Any) -> None:
             if isinstance(kind, tuple):

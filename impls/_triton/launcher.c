@@ -174,7 +174,7 @@ static PyObject *run(PyObject *self, PyObject *const *given, Py_ssize_t count) {
   if (code != 0) {
     const char *text = NULL;
     program->driver.describe(code, &text);
-    return PyErr_Format(PyExc_RuntimeError, "Triton Error [CUDA]: %s", text ? text : "unknown error");
+    return PyErr_Format(PyExc_RuntimeError, "CUDA cannot launch it: %s", text ? text : "unknown error");
   }
   Py_RETURN_NONE;
 }

@@ -21,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ssmperf.authoring import Place, UsageError, consulting, in_force, note_again
 
+from .packing import Step
 from .slots import ALIGNMENT, Key, Pick, key_of, picker
 from .slots import Slot as Slot
 
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
     from .together import Together
 
 MOST_PLANS = 512  # of a planned function; the oldest go first
-
-
-class Step(Protocol):
-    """One launch of a plan. uses: indices of the slots that it reads or writes."""
-
-    uses: frozenset[int]
-
-    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
-        """Enqueue it, given the tensor and the address of every slot."""
 
 
 class Plan:
@@ -165,8 +157,8 @@ class Plan:
         self.room: list[Any] = [None] * len(self.makers)
         self.constants = [each for each in results if not isinstance(each, Slot)]
         self.pick = self._picker(results, len(self.makers), {at: at for at in range(self._slots)})
-        self.one_by_one = "a step is no kernel of Triton"
-        if len(self.launches) == len(self.steps):
+        self.one_by_one = next(filter(None, (step.obstacle() for step in self.steps)), "")
+        if not self.one_by_one:
             from .together import gathered
 
             lives = {at: (first.get(at, 0), last.get(at, 0)) for at in buffers}

@@ -1,7 +1,7 @@
 """All launches of a plan in one call of C, with its scratch memory in one buffer.
 
-A launch through Triton's own launcher takes several microseconds of Python, and so does a buffer. Here the
-launches are packed once per plan: `Together` keeps the parameters of all kernels, into which a call puts
+A launch from Python or through Triton's own launcher takes several microseconds, and so does a buffer. Here
+the launches are packed once per plan: `Together` keeps the parameters of all kernels, into which a call puts
 addresses. `launcher.c` is compiled at first use, as Triton compiles its own launchers.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import re
-import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,16 +20,14 @@ import torch
 from torch import Tensor
 from triton.runtime.build import compile_module_from_src
 
-from .launch import Launch, hooks
-from .slots import Slot
+from .launch import hooks
+from .packing import Places, Step
 
 if TYPE_CHECKING:
     from .plan import Plan
 
 MOST_MORE = 8 << 20  # bytes that a plan may allocate beyond what it needs, for the sake of a quicker call
 APART = 256  # bytes; buffers in one block begin at multiples of it
-INTEGER = re.compile(r"[iu](1|8|16|32|64)")
-PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)")
 FUNCTIONS = (
     "cuLaunchKernel",
     "cuCtxGetCurrent",
@@ -70,71 +66,19 @@ def hooked() -> bool:
     return hooks() != (None, None)
 
 
-def obstacle(launch: Launch) -> str:
-    """Say why a compiled kernel must go through Triton's own launcher; nothing if it need not."""
-    metadata = launch.compiled.metadata
-    if metadata.target.backend != "cuda":
-        return f"{metadata.target.backend} has another driver"
-    needs = {
-        "num_ctas": "a cluster",
-        "launch_cooperative_grid": "a cooperative launch",
-        "launch_pdl": "a dependent launch",
-        "global_scratch_size": "global scratch memory",
-        "profile_scratch_size": "scratch memory of a profiler",
-    }
-    usual = {"num_ctas": 1}
-    for name, text in needs.items():
-        if int(getattr(metadata, name, 0)) != usual.get(name, 0):
-            return f"{metadata.name} needs {text}"
-    widths = []
-    for kind, value in launch.parameters():
-        width = width_of(kind)
-        if width is None or (kind[0] == "*") != isinstance(value, Slot):
-            return f"{metadata.name} has a parameter of type {kind}"
-        widths.append(width)
-    declared = [int(width) for width in PARAMETER.findall(head(launch.compiled.asm["ptx"]))]
-    if declared != [*widths, 64, 64]:  # scratch memory comes last, even if there is none
-        return f"{metadata.name} has other parameters than its signature says"
-    return ""
-
-
-def head(ptx: str) -> str:
-    """The declaration of a kernel, without its body."""
-    start = ptx.index(".entry")
-    return ptx[start : ptx.index(")", start)]
-
-
-def width_of(kind: str) -> int | None:
-    """Bits of a parameter; None if it is of a kind that is not known here."""
-    if kind[0] == "*" or kind == "fp64":
-        return 64
-    if kind == "fp32":
-        return 32
-    return max(8, int(kind[1:])) if INTEGER.fullmatch(kind) else None
-
-
-def word(kind: str, value: Any) -> bytes:
-    """A parameter in 8 bytes, of which the driver reads the first ones; an address is filled in later."""
-    if kind[0] == "*":
-        return bytes(8)
-    if kind in ("fp32", "fp64"):
-        return struct.pack("<d" if kind == "fp64" else "<fxxxx", value)
-    return struct.pack("<Q", int(value) & 0xFFFF_FFFF_FFFF_FFFF)
-
-
 class Together:
-    """The launches of a plan, ready to be made one after another on tensors of a call and of its own.
+    """The steps of a plan, ready to be made one after another on tensors of a call and of its own.
 
-    launches: settled, none with an obstacle. makers: they make the tensors that a call allocates. at: the
+    steps: none with an obstacle. makers: they make the tensors that a call allocates. at: the
     place of each slot that is a tensor of its own, among the operands and then these. places: where each slot
     lies, as such a place and bytes from there.
     """
 
     def __init__(
-        self, launches: Sequence[Launch], operands: int, makers: Sequence[Callable[[], Tensor]],
-        at: Mapping[int, int], places: Mapping[int, tuple[int, int]], device: torch.device,
+        self, steps: Sequence[Step], operands: int, makers: Sequence[Callable[[], Tensor]],
+        at: Mapping[int, int], places: Places, device: torch.device,
     ) -> None:  # fmt: skip
-        self.launches, self.makers, self.at, self.places = launches, makers, at, places
+        self.steps, self.makers, self.at, self.places = steps, makers, at, places
         self.count, self.device = operands + len(makers), device
         self.hooked = hooked
         self._program: Any = None
@@ -150,23 +94,8 @@ class Together:
     def _load(self) -> Any:
         """Load the kernels on the current device, and pack them."""
         found = driver(self.device.index)
-        kernels = [packed for launch in self.launches if (packed := self._packed(launch)) is not None]
+        kernels = [packed for step in self.steps if (packed := step.packed(self.places)) is not None]
         return launcher().program(found.functions, found.device, self.count, kernels)
-
-    def _packed(self, launch: Launch) -> tuple[Any, ...] | None:
-        """One kernel as the launcher takes it; None if it has no programs."""
-        if 0 in launch.grid:
-            return None
-        function = launch.load_alone()
-        metadata, parameters = launch.compiled.metadata, launch.parameters()
-        addresses = b"".join(
-            struct.pack("<QQQ", number, *self.places[value.index])
-            for number, (_, value) in enumerate(parameters)
-            if isinstance(value, Slot)
-        )
-        words = b"".join(word(kind, value) for kind, value in parameters) + bytes(16)
-        threads = metadata.num_warps * metadata.target.warp_size
-        return function, launch.grid, threads, metadata.shared, words, addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +139,13 @@ def gathered(
 ) -> tuple[Together | None, str]:
     """Prepare to make all launches of a plan together, or say why they are made one by one.
 
-    lives: the first and the last step that use each buffer. kept: results; they have memory of their own, and
-    all other buffers that begin empty lie in one block.
+    plan: its steps have no obstacle. lives: the first and the last step that use each buffer. kept: results;
+    they have memory of their own, and all other buffers that begin empty lie in one block.
     """
-    if not on_gpu(plan.device) or any(launch.compiled is None for launch in plan.launches):
+    if not on_gpu(plan.device):
         return None, "kernels are interpreted, or not run at all"
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         return None, "a tool may look for accesses outside of buffers"
-    for launch in plan.launches:
-        if problem := obstacle(launch):
-            return None, problem
     sizes = {at: slot.numel() * slot.element_size() for at, slot in plan.plain.items()}
     scratch = {at: Buffer(size, *lives[at]) for at, size in sizes.items() if at not in kept}
     offsets, block = arranged(scratch)
@@ -235,7 +161,7 @@ def gathered(
     place = {at: at for at in range(plan.operands)} | {at: plan.operands + n for n, at in enumerate(own)}
     places = {at: (to, 0) for at, to in place.items()}
     places |= {at: (plan.operands + len(own), offset) for at, offset in offsets.items()}
-    return Together(plan.launches, plan.operands, makers, place, places, plan.device), ""
+    return Together(plan.steps, plan.operands, makers, place, places, plan.device), ""
 
 
 def on_gpu(device: torch.device) -> bool:

@@ -113,8 +113,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | 
         raise UsageError("the delta rule needs beta (B, T, H)")
     if log_a is not None and log_a.dim() not in (1, 3, 4):
         raise UsageError(f"log_a must be (H,), (B, T, H) or (B, T, H, K), got {tuple(log_a.shape)}")
-    if any(x is not None and x.is_complex() for x in (q, k, v, beta, log_a, p, r)):
-        raise UsageError("delta_rule is real: it takes no complex operands")
+    for operand in (q, k, v, beta, log_a, p, r):
+        if operand is not None and operand.is_complex():
+            raise UsageError("delta_rule is real: it takes no complex operands")
     H = v.shape[2]
     for name, x in (("beta", beta), ("log_a", log_a), ("p", p), ("r", r)):
         if x is not None and x.shape[:3][-1:] != (H,):

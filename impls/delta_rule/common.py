@@ -12,6 +12,7 @@ from torch import Tensor
 from ssmperf.authoring import Shape
 
 from .._autocast import without_autocast
+from .._triton.plan import packed
 from ..scan.common import named_after, one_by_one, over_time, shared_heads
 from . import check, gate_factors
 
@@ -158,6 +159,15 @@ def element_bytes(shape: Shape, itemsize: int) -> float:
     """Count the bytes of the dense affine maps of all steps, K·(K + V) numbers each."""
     K, V = shape["K"], shape["V"]
     return shape["B"] * shape["T"] * shape["H"] * K * (K + V) * max(4, itemsize)
+
+
+def per_step(x: Tensor, sizes: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A rate or a gate as contiguous numbers (B, T, H) of a dtype: itself where it is that."""
+    if x.dtype != dtype:
+        x = x.to(dtype)
+    if x.shape != sizes:
+        x = x.expand(sizes)
+    return packed(x)
 
 
 def shared_sum(x: Tensor, heads: int) -> Tensor:

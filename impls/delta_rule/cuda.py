@@ -7,10 +7,13 @@ from torch import Tensor
 
 from ssmperf.authoring import Unsupported, backend
 
+from .._cuda.load import capability
 from .._triton.plan import aligned
 from .._triton.plan import packed as contiguous
+from ..scan.common import differentiates
 from . import check
-from ._cuda.function import WIDEST, DeltaRule
+from ._cuda.function import WIDEST, DeltaRule, forward_pass
+from .common import per_step
 
 HOPPER = (9, 0)
 WIDTHS = range(8, WIDEST + 1, 8)  # of keys and of values
@@ -54,20 +57,23 @@ def cuda(
         raise Unsupported("keys p and r of their own (it takes one key and a rate per step)")
     if log_a is not None and log_a.dim() == 4:
         raise Unsupported("gates per key channel (it takes one per head, or none)")
-    B, T, H, V = v.shape
+    sizes = v.shape[:3]
     for operand in (q, k, v):
         if operand.dtype != torch.bfloat16:
             raise Unsupported(f"{operand.dtype} operands (it takes bfloat16)")
-    for name, size in (("K", q.shape[-1]), ("V", V)):
+    for name, size in (("K", q.shape[-1]), ("V", v.shape[-1])):
         if size not in WIDTHS:
             raise Unsupported(f"{name} = {size} (it takes multiples of 8 up to {WIDTHS[-1]})")
-    if v.device.type == "cuda" and torch.cuda.get_device_capability(v.device) != HOPPER:
+    if v.device.type == "cuda" and capability(v.device.index) != HOPPER:
         raise Unsupported("a device that is not a Hopper (its products are of 9.0 alone)")
-    gates = None if log_a is None else contiguous(log_a.to(torch.float32).expand(B, T, H))
-    return DeltaRule.apply(  # type: ignore[no-untyped-call, no-any-return]
+    given = (
         *(aligned(contiguous(each)) for each in (q, k, v)),
-        contiguous(beta.to(torch.float32).expand(B, T, H)),
-        gates,
+        per_step(beta, sizes, torch.float32),
+        None if log_a is None else per_step(log_a, sizes, torch.float32),
         None if initial_state is None else contiguous(initial_state.to(torch.float32)),
         None if cu_seqlens is None else contiguous(cu_seqlens.to(torch.int64)),
     )
+    if not differentiates(*given):
+        o, final, *_ = forward_pass(*given)
+        return o, final
+    return DeltaRule.apply(*given)  # type: ignore[no-untyped-call, no-any-return]

@@ -12,7 +12,8 @@ from .._triton.plan import packed as contiguous
 from ..scan.common import differentiates
 from . import check
 from ._triton.decode import decode
-from ._triton.function import WIDEST, DeltaRule
+from ._triton.function import WIDEST, DeltaRule, forward_pass
+from .common import per_step
 
 # Fewer keys are computed in float32. So few are nearly equal, and where the recurrence forgets all steps but
 # the last, roundings of all steps of a chunk add up: to 1.4 tolerances of half types.
@@ -58,7 +59,7 @@ def triton(
         raise Unsupported("keys p and r of their own (it takes one key and a rate per step)")
     if log_a is not None and log_a.dim() == 4:
         raise Unsupported("gates per key channel (it takes one per head, or none)")
-    B, T, H, _ = v.shape
+    sizes = v.shape[:3]
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if dtype == torch.float64:
         raise Unsupported("no float64 operands (it takes float32, bfloat16 and float16)")
@@ -66,16 +67,19 @@ def triton(
         raise Unsupported(f"K = {q.shape[-1]} (it takes 1 to {WIDEST})")
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
-    if T == 1 and cu_seqlens is None and not differentiates(q, k, v, beta, log_a, initial_state):
+    if sizes[1] == 1 and cu_seqlens is None and not differentiates(q, k, v, beta, log_a, initial_state):
         return decode(q, k, v, beta, log_a, initial_state)
     if q.shape[-1] < NARROW:
         dtype = torch.float32
-    gates = None if log_a is None else log_a.to(torch.float32).expand(B, T, H)
-    o, final = DeltaRule.apply(  # type: ignore[no-untyped-call]
+    given = (
         *(contiguous(each.to(dtype)) for each in (q, k, v)),
-        contiguous(beta.expand(B, T, H)),
-        None if gates is None else contiguous(gates),
+        per_step(beta, sizes, beta.dtype),
+        None if log_a is None else per_step(log_a, sizes, torch.float32),
         None if initial_state is None else contiguous(initial_state.to(torch.float32)),
         cu_seqlens,
     )
+    if not differentiates(*given):
+        o, final = forward_pass(*given)
+    else:
+        o, final = DeltaRule.apply(*given)  # type: ignore[no-untyped-call]
     return o.to(v.dtype), final

@@ -12,6 +12,8 @@ from torch import Tensor
 from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue
 from ..._cuda.load import processors
+from ..._cuda.step import CudaStep
+from ..._triton.packing import Packed, Places, pack
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
 from ..common import shared_sum
 from .program import (
@@ -53,18 +55,20 @@ def launch(kernel: Kernel, grid: int, arguments: list[int], device: int, stream:
     enqueue(handle, grid, kernel.threads, kernel.shared_bytes, stream, arguments, device)
 
 
-class Launch:
-    """A step of a plan: a kernel, its grid, the slots that it reads and writes, and sizes."""
+class Launch(CudaStep):
+    """A kernel and its grid, with the slots and sizes that it takes."""
 
     def __init__(self, kernel: Kernel, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
-        self.kernel, self.grid, self.sizes = kernel, grid, list(sizes)
-        self.indices = [None if slot is None else slot.index for slot in slots]
-        self.uses = frozenset(index for index in self.indices if index is not None)
-        self.device = next(slot.device for slot in slots if slot is not None).index or 0
+        super().__init__(slots, sizes)
+        self.kernel, self.grid = kernel, grid
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
-        given = [0 if index is None else pointers[index] or 0 for index in self.indices]
-        launch(self.kernel, self.grid, given + self.sizes, self.device, stream)
+        launch(self.kernel, self.grid, self.given(pointers), self.device.index or 0, stream)
+
+    def packed(self, places: Places) -> Packed | None:
+        made = self.kernel
+        handle = int(loaded(made, self.device.index or 0).handle)
+        return pack(handle, (self.grid, 1, 1), made.threads, made.shared_bytes, self.parameters(), places)
 
 
 def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:

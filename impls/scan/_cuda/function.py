@@ -13,6 +13,8 @@ from torch import Tensor
 from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue, fill
 from ..._cuda.load import load, processors
+from ..._cuda.step import CudaStep
+from ..._triton.packing import Packed, Places, pack
 from ..._triton.plan import Plan, Slot, packed, planned
 from .sizes import Tiles, Variant, tiles, variant
 
@@ -82,23 +84,29 @@ def is_const(gate: Tensor | Slot | None) -> bool:
     return gate is not None and gate.shape[1] == 1
 
 
-class Launch:
-    """A step of a plan: a kernel, its grid, the slots that it reads and writes, and its other arguments.
+class Launch(CudaStep):
+    """A kernel and its grid, with the slots and sizes that it takes.
 
     The last slot is a chain's words, which are emptied before it; None where there is no chain.
     """
 
     def __init__(self, ready: Loaded, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
-        self.ready, self.grid, self.sizes = ready, grid, list(sizes)
-        self.halves = 0 if slots[-1] is None else 2 * slots[-1].numel()
-        self.indices = [None if slot is None else slot.index for slot in slots]
-        self.uses = frozenset(index for index in self.indices if index is not None)
+        super().__init__(slots, sizes)
+        self.ready, self.grid = ready, grid
+        self.at, self.halves = len(slots) - 1, 0 if slots[-1] is None else 2 * slots[-1].numel()
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
-        given = [0 if index is None else pointers[index] or 0 for index in self.indices]
+        given = self.given(pointers)
         if self.halves:
-            fill(given[-1], EMPTY, self.halves, stream, self.ready.device)
-        launch(self.ready, self.grid, given + self.sizes, stream)
+            fill(given[self.at], EMPTY, self.halves, stream, self.ready.device)
+        launch(self.ready, self.grid, given, stream)
+
+    def obstacle(self) -> str:
+        return "a chain's words are emptied before it" if self.halves else super().obstacle()
+
+    def packed(self, places: Places) -> Packed | None:
+        made, grid = self.ready.variant, (self.grid, 1, 1)
+        return pack(self.ready.handle, grid, made.tiles.threads, made.shared_bytes, self.parameters(), places)
 
 
 @dataclass(frozen=True, slots=True)

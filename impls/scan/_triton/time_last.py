@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors, strides
+from ..._triton.packing import Step
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
 from .function import bits, reduced, widths
 from .tiles import row_tiles
@@ -66,7 +67,7 @@ def missing(x: Slot, steps: int) -> int:
     return -span(x) % steps
 
 
-class Extend:
+class Extend(Step):
     """A step of a plan: copy rows to the start of a longer memory."""
 
     def __init__(self, source: Slot, to: Slot) -> None:

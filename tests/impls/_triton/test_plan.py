@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls._triton import plan as plans
+from ssmperf.impls._triton.packing import Step
 from ssmperf.impls._triton.plan import Plan, Planned, Slot, packed
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from ssmperf.engine.tune import tables as configurations
 from ssmperf.engine.tune.tables import Table, noted, using
 
 
-class Note:
+class Note(Step):
     """A step that writes its operands' sum to its last slot, and notes the stream."""
 
     def __init__(self, *slots: Slot, streams: list[int] | None = None) -> None:
@@ -184,7 +185,7 @@ def test_operands_on_several_devices_are_refused(adder: Adder) -> None:
         adder.call(x, x.to("meta"))
 
 
-class Watched:
+class Watched(Step):
     """A step that says which buffers live while it runs."""
 
     def __init__(self, uses: Sequence[Slot], living: list[list[bool]]) -> None:

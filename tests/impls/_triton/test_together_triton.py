@@ -192,3 +192,30 @@ def test_other_recurrences(name: str) -> None:
         for _ in range(2):
             torch.testing.assert_close(call(), want)
     assert seen and not any(plan.one_by_one for plan in seen)
+
+
+@pytest.mark.parametrize("T", [130, 4096])
+def test_kernels_of_cuda(T: int) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("delta_rule/cuda needs a Hopper")
+    torch.manual_seed(0)
+    B, H, K = 1, 2, 64
+    given = {name: torch.randn(B, T, H, K, device="cuda") for name in ("q", "k", "v")}
+    given["k"] = torch.nn.functional.normalize(given["k"], dim=-1)
+    given = {name: x.bfloat16() for name, x in given.items()}
+    given["beta"] = torch.rand(B, T, H, device="cuda")
+    given["log_a"] = -torch.rand(B, T, H, device="cuda")
+    leaves = [x.requires_grad_() for x in given.values()]
+    function = registry.backend("delta_rule", "cuda").function
+
+    def call() -> tuple[Tensor, ...]:
+        results = function(**given)
+        gradients = torch.autograd.grad(results, leaves, [torch.ones_like(x) for x in results])
+        return *(x.detach() for x in results), *gradients
+
+    with one_by_one():
+        want = call()
+    with runs() as seen:
+        for _ in range(2):
+            same(call(), want)
+    assert seen and not any(plan.one_by_one for plan in seen)

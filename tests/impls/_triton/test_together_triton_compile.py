@@ -24,9 +24,10 @@ import triton
 import triton.language as tl
 from ssmperf.impls._triton import plan as plans
 from ssmperf.impls._triton import together
-from ssmperf.impls._triton.launch import Blocks
+from ssmperf.impls._triton.launch import Blocks, Launch
 from ssmperf.impls._triton.plan import Plan, Slot, planned
-from ssmperf.impls._triton.together import APART, Buffer, Together, arranged, obstacle
+from ssmperf.impls._triton.together import APART, Buffer, Together, arranged
+from ssmperf.impls.delta_rule._cuda.program import KERNELS
 from triton import knobs
 
 if knobs.runtime.interpret:
@@ -118,7 +119,7 @@ def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: Record
         assert len({id(gathered) for gathered, *_ in calls}) == len(reasons)  # a plan may be followed again
     for gathered, addresses, first in calls:
         slots = {at: (addresses[to] or 0) + offset for at, (to, offset) in gathered.places.items()}
-        for number, launch in enumerate(gathered.launches):
+        for number, launch in enumerate(gathered.steps):
             found = driver.launches[first + number]
             function, grid, block, shared, stream, kinds, arguments = by_triton(launch, slots)
             assert (found.function, found.grid, found.block) == (function, grid, block)
@@ -130,6 +131,52 @@ def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: Record
                 want = bytes(TYPES.get(kind, ctypes.c_uint64)(value))
                 assert word[: len(want)] == want, (launch.kernel.__name__, kind, value)
             assert found.words[-2:] == (bytes(8), bytes(8))  # no scratch memory
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_the_driver_gets_what_a_launch_of_cuda_from_python_passes(
+    segments: bool, driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ssmperf.impls.delta_rule._cuda import function
+
+    def loaded(kernel: Any, device: int) -> Any:
+        handle = 1 + KERNELS.index(kernel)
+        driver.lengths[handle] = next(
+            len(step.parameters()) for step in function_steps() if step.kernel == kernel
+        )
+        return SimpleNamespace(handle=handle)
+
+    def function_steps() -> Iterator[Any]:
+        for each in (function.forward_pass, function.backward_pass):
+            for plan in each.plans.values():
+                yield from plan.steps
+
+    monkeypatch.setattr(function, "loaded", loaded)
+    monkeypatch.setattr(function, "processors", lambda device: 132)
+    calls: list[tuple[Together, list[int | None], int]] = []
+    real = Together.__call__
+
+    def noted(self: Together, stream: int, addresses: list[int | None]) -> None:
+        calls.append((self, addresses, len(driver.launches)))
+        real(self, stream, addresses)
+
+    B, T, H, K = 1, 4096 if segments else 130, 2, 64
+    q, k, v = (torch.rand(B, T, H, K).bfloat16().requires_grad_() for _ in range(3))
+    beta, log_a = torch.rand(B, T, H), -torch.rand(B, T, H)
+    with monkeypatch.context() as patch:
+        patch.setattr(Together, "__call__", noted)
+        o, final = function.DeltaRule.apply(q, k, v, beta, log_a, None, None)
+        torch.autograd.grad((o, final), (q, k, v), (torch.ones_like(o), torch.ones_like(final)))
+    assert len(calls) == 2 and len(driver.launches) == (9 if segments else 5)
+    for gathered, addresses, first in calls:
+        slots = {at: (addresses[to] or 0) + offset for at, (to, offset) in gathered.places.items()}
+        pointers = [slots.get(at) for at in range(max(slots) + 1)]
+        for number, step in enumerate(gathered.steps):
+            found = driver.launches[first + number]
+            kernel = step.kernel
+            assert (found.function, found.shared) == (1 + KERNELS.index(kernel), kernel.shared_bytes)
+            assert (found.grid, found.block) == ((step.grid, 1, 1), (kernel.threads, 1, 1))
+            assert [int.from_bytes(each, "little") for each in found.words] == step.given(pointers)
 
 
 def test_numbers_of_every_kind_and_results(driver: RecordingDriver) -> None:
@@ -150,7 +197,7 @@ def test_numbers_of_every_kind_and_results(driver: RecordingDriver) -> None:
 def test_a_further_call_makes_no_launch_in_python(driver: RecordingDriver) -> None:
     twice(torch.rand(32), torch.rand(99))
     x = torch.rand(32)
-    with mock.patch.object(together.Launch, "__call__", side_effect=AssertionError("launched in Python")):
+    with mock.patch.object(Launch, "__call__", side_effect=AssertionError("launched in Python")):
         twice(x, torch.rand(99))
     assert len(driver.launches) == 4
     assert int.from_bytes(driver.launches[2].words[1], "little") == x.data_ptr()
@@ -161,9 +208,9 @@ def test_a_grid_of_no_programs_is_not_launched(driver: RecordingDriver) -> None:
     assert driver.launches == []
 
 
-def test_a_failed_launch_raises_as_triton_does(driver: RecordingDriver) -> None:
+def test_a_failed_launch_raises(driver: RecordingDriver) -> None:
     driver.code = 1
-    with pytest.raises(RuntimeError, match=r"^Triton Error \[CUDA\]: invalid argument$"):
+    with pytest.raises(RuntimeError, match=r"^CUDA cannot launch it: invalid argument$"):
         twice(torch.rand(32), torch.rand(99))
     assert len(driver.launches) == 1  # none after it
 
@@ -186,7 +233,7 @@ def test_hooks_see_every_launch(driver: RecordingDriver) -> None:
 
         chain.add(hook)
         try:
-            with mock.patch.object(together.Launch, "__call__", lambda *given: made.append(given)):
+            with mock.patch.object(Launch, "__call__", lambda *given: made.append(given)):
                 twice(x, y)
         finally:
             chain.remove(hook)
@@ -266,12 +313,12 @@ def test_kernels_that_need_more_than_a_launch_go_one_by_one(
     twice(torch.rand(32), torch.rand(99))
     (plan,) = twice.plans.values()
     launch = plan.launches[0]
-    assert obstacle(launch) == ""
+    assert launch.obstacle() == ""
     compiled = launch.compiled
     launch.compiled = SimpleNamespace(
         metadata=compiled.metadata._replace(**{name: value}), src=compiled.src, asm=compiled.asm
     )
-    assert "scaled needs" in obstacle(launch)
+    assert "scaled needs" in launch.obstacle()
 
 
 def test_a_kernel_with_other_parameters_than_its_signature_goes_one_by_one(driver: RecordingDriver) -> None:
@@ -281,7 +328,7 @@ def test_a_kernel_with_other_parameters_than_its_signature_goes_one_by_one(drive
     ptx = launch.compiled.asm["ptx"]
     for changed in (ptx.replace(".param .u32", ".param .u64", 1), ptx.replace(".param", ".other", 1)):
         with mock.patch.dict(launch.compiled.asm, {"ptx": changed}):
-            assert "other parameters" in obstacle(launch)
+            assert "other parameters" in launch.obstacle()
 
 
 def test_memory_that_is_needed_at_different_times_is_not_added_up(driver: RecordingDriver) -> None:
