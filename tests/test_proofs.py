@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
-from collections import Counter
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from proofs import (
     mutations,
-    sanitize,
     simulate_history,
     simulate_verdicts,
     undone,
@@ -29,10 +21,7 @@ from proofs import (
 )
 from support.results.browser import CHROMIUM
 
-from ssmperf.authors.fuzzing.configurations.space import Space
 from ssmperf.engine.measure import paired
-from ssmperf.engine.plan.selection import Device, Selection
-from ssmperf.suitekit import registry
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -161,156 +150,6 @@ def test_eight_of_ten_undone_fixes_have_to_be_found(
     monkeypatch.setattr(undone.torch.cuda, "device_count", lambda: 2)
     assert undone.main(["--out", str(tmp_path / "undone.json")]) == code
     assert len(json.loads((tmp_path / "undone.json").read_text())["found"]) == 10 - missed
-
-
-SANITIZER = """#!/bin/bash
-echo "$@" >>{log}
-echo "0: unsupported no such size"
-case "$*" in
-    *racecheck*"--run scan/triton --from 0"*)
-        echo "========= Error: Race reported between Write access at scan_forward+0xe0 in a.py:15"
-        echo "=========     and Read access at void at::native::sum<float>(float *)+0x40 in b.cu:3"
-        echo "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)" ;;
-    *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
-    *"--run scan/cuda --from 5"*) echo "========= ERROR SUMMARY: 0 errors"; exit 1 ;;
-    *delta_rule/cuda*) echo "Traceback" ;;
-    *synccheck*) exec sleep 60 ;;
-    *) echo "========= ERROR SUMMARY: 0 errors" ;;
-esac
-"""
-
-
-class TestSanitize:
-    @pytest.fixture
-    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Stands in for compute-sanitizer; it runs nothing."""
-        file = tmp_path / "compute-sanitizer"
-        file.write_text(SANITIZER.format(log=tmp_path / "log"))
-        file.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return file
-
-    def rows(self, folder: Path, code: int, *arguments: str) -> list[dict[str, Any]]:
-        summary = folder / "summary.json"
-        assert sanitize.main([*arguments, "--out", str(summary)]) == code
-        found: list[dict[str, Any]] = json.loads(summary.read_text())["runs"]
-        return found
-
-    def test_reads_what_the_tools_count(self) -> None:
-        assert sanitize.errors("========= ERROR SUMMARY: 12 errors\n") == 12
-        assert sanitize.errors("x\n========= ERROR SUMMARY: 0 errors") == 0
-        assert sanitize.errors("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)") == 2
-        assert sanitize.errors("killed") is None
-
-    def test_a_dry_run_prints_the_commands_for_every_fused_backend(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert sanitize.main(["--dry-run"]) == 0
-        lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
-        assert all(sys.executable in line for line in lines)
-        counts: Counter[tuple[str, str]] = Counter()
-        for line in lines:
-            counts[line[2], line[line.index("--run") + 1]] += int(line[line.index("--count") + 1])
-        assert {backend for _, backend in counts} == {
-            "delta_rule/cuda", "delta_rule/triton", "linear_attention/triton", "ratio_scan/triton",
-            "scan/cuda", "scan/triton", "selective_scan/triton",
-        }  # fmt: skip
-        assert counts == {
-            (tool, backend): 40 if tool == "memcheck" else 10
-            for tool in sanitize.USUAL
-            for backend in sanitize.fused()
-        }
-
-    def test_clean_configurations(self, program: Path, tmp_path: Path) -> None:
-        arguments = ["--backends", "ratio_scan/*", "--tools", "memcheck,racecheck", "--configurations", "7"]
-        rows = self.rows(tmp_path, 0, *arguments, "--seed", "3")
-        assert [(row["tool"], row["configurations"]) for row in rows] == [
-            (tool, part) for tool in ("memcheck", "racecheck") for part in ("0-4", "5-6")
-        ]
-        assert {(row["status"], row["errors"], row["refused"]) for row in rows} == {("ok", 0, 1)}
-        end = "--run ratio_scan/triton --from 5 --count 2 --seed 3"
-        assert all(row["command"].endswith(end) for row in rows if row["configurations"] == "5-6")
-
-    @pytest.mark.parametrize(
-        ("tool", "backend", "statuses"),
-        [
-            ("racecheck", "scan/triton", ["errors", "ok"]),
-            ("memcheck", "scan/cuda", ["ok", "failed"]),
-            ("memcheck", "delta_rule/cuda", ["failed", "failed"]),
-            ("synccheck", "scan/cuda", ["timeout"]),
-        ],
-    )
-    def test_errors_and_failures_end_it_with_3(
-        self, program: Path, tmp_path: Path, tool: str, backend: str, statuses: list[str]
-    ) -> None:
-        limit_s = "2" if tool == "synccheck" else "600"
-        arguments = ["--tools", tool, "--backends", backend, "--timeout", limit_s]
-        rows = self.rows(tmp_path, 3, *arguments, "--configurations", str(5 * len(statuses)))
-        assert [row["status"] for row in rows] == statuses
-        assert all(("output" in row) == (row["status"] != "ok") for row in rows)
-        assert all(row["kernels"] == ["at::native::sum", "scan_forward"] for row in rows if row["errors"])
-
-    def test_says_what_is_missing_or_unknown(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(sanitize, "sanitizer", lambda: None)
-        assert sanitize.main([]) == 4
-        assert "no compute-sanitizer on PATH" in capsys.readouterr().err
-        for arguments, message in (
-            (["--tools", "leakcheck"], "unknown tools: leakcheck"),
-            (["--backends", "nothing"], "no fused backend is called 'nothing'"),
-            (["--run", "scan/sequential"], "no fused backend is called 'scan/sequential'"),
-        ):
-            with pytest.raises(SystemExit) as ended:
-                sanitize.main(arguments)
-            assert ended.value.code == 2
-            assert message in capsys.readouterr().err
-
-    @pytest.mark.slow(but=("scan/cuda",))
-    @pytest.mark.parametrize("backend", sanitize.fused())
-    def test_draws_equal_configurations_without_those_that_the_tools_cannot_run(self, backend: str) -> None:
-        owner, _, name = backend.partition("/")
-        entry = registry.backend(owner, name)
-        selection = Selection(Device("cuda", capability=(9, 0)), models=(owner,))
-        space = Space(owner, entry, "cuda", sanitize.BUDGET)
-        cases, again = (list(islice(sanitize.drawn(space, selection, 1), 20)) for _ in range(2))
-        assert cases == again and len({case.id for case in cases}) == 20
-        assert not any({"graph", "device"} & set(case.call.split()) for case in cases)
-        assert max(case.shape["T"] for case in cases) > 32
-        assert {case.gradients for case in cases} == {True, False}
-        for case in cases:
-            elements = math.prod(size for letter, size in case.shape.items() if letter != "G")
-            assert elements <= sanitize.BUDGET.elements and case.shape["T"] <= sanitize.BUDGET.steps
-
-    @pytest.mark.skipif(GPU, reason="there is a GPU")
-    @pytest.mark.parametrize("backend", ["scan/cuda", "delta_rule/cuda"])
-    def test_a_backend_that_cannot_run_here_is_no_pass(
-        self, backend: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert sanitize.main(["--run", backend]) == 4
-        assert f"{backend} runs on cuda only" in capsys.readouterr().err
-
-    def test_a_call_that_breaks_its_contract_or_ends_with_an_exception_fails(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        right = registry.backend("scan", "sequential")
-
-        def cut(*operands: Any, **options: Any) -> Any:
-            output, state = right.function(*operands, **options)
-            return output[:, 1:], state
-
-        def raising(*operands: Any, **options: Any) -> Any:
-            raise RuntimeError("broken")
-
-        assert sanitize.run("scan/sequential", 1, 2, 0) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == ["1:", "1:", "2:", "2:"]
-        assert lines[0].startswith("1: ssmperf.verify('scan', sequential, ")
-        for function, status in ((cut, "wrong"), (raising, "crash")):
-            monkeypatch.setattr(registry, "backend", lambda *names, f=function: replace(right, function=f))
-            assert sanitize.run("scan/sequential", 1, 4, 0) == 1
-            results = capsys.readouterr().out.splitlines()[1::2]
-            assert any(line.split()[1] == status for line in results), results
 
 
 class TestHistory:
