@@ -29,6 +29,7 @@ from .program import (
     WALK_WIDE,
     WALK_WIDE_KEEP,
     Kernel,
+    compiling,
     loaded,
 )
 
@@ -61,11 +62,15 @@ class Launch(CudaStep):
     def __init__(self, kernel: Kernel, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
         super().__init__(slots, sizes)
         self.kernel, self.grid = kernel, grid
+        if self.device.type == "cuda":
+            compiling(kernel.program)  # beside those of the plan's other kernels
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
         launch(self.kernel, self.grid, self.given(pointers), self.device.index or 0, stream)
 
     def packed(self, places: Places) -> Packed | None:
+        if not self.grid:
+            return None
         made = self.kernel
         handle = int(loaded(made, self.device.index or 0).handle)
         return pack(handle, (self.grid, 1, 1), made.threads, made.shared_bytes, self.parameters(), places)
@@ -190,9 +195,12 @@ class Schedule:
 @planned
 def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, log_a: Slot | None, initial: Slot | None,
-    bounds: Slot | None,
+    bounds: Slot | None, *, traced: bool = False,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
-    """o, the final state, what `Schedule.chunks` gives, and of segments where each begins, and maps."""
+    """o, the final state, what `Schedule.chunks` gives, and of segments where each begins, and maps.
+
+    traced: whether the backward pass is likely to follow, whose kernels are then compiled beside.
+    """
     schedule = Schedule.of(k, v, bounds).cut(plan.device)
     chunks, begin, maps = schedule.chunks(plan, k, beta, log_a), initial, None
     if schedule.segments > 1:
@@ -203,6 +211,8 @@ def forward_pass(
     o, final = plan.like(v), plan.empty((schedule.n, schedule.H, schedule.K, schedule.V), torch.float32)
     slots = (q, k, v, *chunks, begin, bounds, o, None, final, None)
     schedule.walk(plan, WALK_WIDE if schedule.wide else WALK, slots)
+    if traced:
+        plan.expect(backward_pass, q, k, v, beta, log_a, initial, bounds, *chunks, begin, maps, o, None)
     return o, final, *chunks, begin, maps
 
 
@@ -250,7 +260,7 @@ class DeltaRule(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor | None, initial: Tensor | None,
         bounds: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        o, final, *found = forward_pass(q, k, v, beta, log_a, initial, bounds)
+        o, final, *found = forward_pass(q, k, v, beta, log_a, initial, bounds, traced=True)
         ctx.save_for_backward(q, k, v, beta, log_a, initial, bounds, *found)
         ctx.set_materialize_grads(False)
         return o, final

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,26 @@ KERNELS = (
 )
 
 
+_codes: dict[Program, Future[bytes]] = {}
+_lock = threading.Lock()
+
+
+def compiling(program: Program) -> Future[bytes]:
+    """Begin to compile a program, or to find it in the cache, in a thread of its own; once in a process."""
+    with _lock:
+        if program not in _codes:
+            thread = ThreadPoolExecutor(1)
+            _codes[program] = thread.submit(program.cubin, ARCH)
+            thread.shutdown(wait=False)
+        return _codes[program]
+
+
 @functools.cache
 def loaded(kernel: Kernel, device: int) -> Any:
     """Compile a kernel, or find it in the cache, and load it onto a device."""
-    return load(kernel.program.cubin(ARCH), kernel.name, kernel.shared_bytes, device)
+    try:
+        code = compiling(kernel.program).result()
+    except Exception:
+        _codes.pop(kernel.program, None)  # the next call tries again
+        raise
+    return load(code, kernel.name, kernel.shared_bytes, device)

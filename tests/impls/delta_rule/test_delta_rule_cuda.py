@@ -130,6 +130,20 @@ def test_kernels_of_both_passes(host: HopperHost) -> None:
     assert host.launched[2:] == ["cuda_delta_walk_keep", "cuda_delta_walk_back", "cuda_delta_gradients"]
 
 
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("T", [3, 40 * CHUNK])
+def test_the_backward_pass_is_planned_with_the_forward_pass(T: int) -> None:
+    given = operands(T, H=1, G=1, K=16, V=16)
+    plan.forget()
+    ENTRY.function(**given)
+    assert not function.backward_pass.plans
+    leaves = {name: x.requires_grad_() for name, x in given.items()}
+    o, _ = ENTRY.function(**leaves)
+    (made,) = function.backward_pass.plans
+    torch.autograd.grad(o.sum(), list(leaves.values()))
+    assert list(function.backward_pass.plans) == [made]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
+from ssmperf.impls._cuda.program import Program
+from ssmperf.impls.delta_rule._cuda import program as programs
 from ssmperf.impls.delta_rule._cuda.program import ARCH, KERNELS
 from support.without_gpu import compiled_table
 from support.without_gpu.compiled import SHARED_BYTES, cuobjdump
@@ -56,3 +60,40 @@ def test_groups_ask_for_more_registers_than_they_have_or_give_some_away(file: st
     assert len(asked) >= 3
     for way, count in asked:
         assert (int(count, 16) > begun) == (way == "TRY_ALLOC"), (way, count)
+
+
+def test_programs_are_compiled_beside_each_other_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def cubin(program: Program, arch: str) -> bytes:
+        begun.append(program.file)
+        both.wait()  # which nothing passes alone
+        return program.file.encode()
+
+    monkeypatch.setattr(programs, "_codes", {})
+    monkeypatch.setattr(Program, "cubin", cubin)
+    monkeypatch.setattr(programs, "load", lambda code, *given: code)
+    names = {each.file: each.program for each in KERNELS}
+    wanted = ["chunks.cu", "walk.cu", "walk.cu", "chunks.cu"]
+    assert [each.result() for each in [programs.compiling(names[file]) for file in wanted]] == [
+        file.encode() for file in wanted
+    ]
+    assert sorted(begun) == ["chunks.cu", "walk.cu"]
+
+
+def test_a_program_that_failed_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([MemoryError("no room"), b"code"])
+
+    def cubin(program: Program, arch: str) -> bytes:
+        if isinstance(given := next(found), Exception):
+            raise given
+        return given
+
+    monkeypatch.setattr(programs, "_codes", {})
+    monkeypatch.setattr(Program, "cubin", cubin)
+    monkeypatch.setattr(programs, "load", lambda code, *given: code)
+    monkeypatch.setattr(programs, "loaded", functools.cache(programs.loaded.__wrapped__))
+    with pytest.raises(MemoryError):
+        programs.loaded(KERNELS[0], 0)
+    assert programs.loaded(KERNELS[0], 0) == b"code"
