@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._triton.packing import Parameter, Step
-from .._triton.slots import Slot
+from .._triton.slots import Parameter, Slot, Step
 
 
 class CudaStep(Step):

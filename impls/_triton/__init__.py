@@ -1,7 +1,7 @@
 """Host code that the backends in Triton share: launch plans, the launcher, compiling ahead, small helpers.
 
-`plan` keeps what a call decides about `slots`, `packing` says how its steps are packed (both know no Triton,
-and kernels in CUDA C++ use them too), `together` makes all launches of a plan in one call of C, `launch`
+`plan` keeps what a call decides about `slots` (both know no Triton, and kernels in CUDA C++ use them too),
+`together` makes all launches of a plan in one call of C, `launch`
 enqueues kernels of Triton, `ahead` compiles a backward pass beside the first forward pass, `host` and
 `arithmetic` hold helpers of host code and of kernels. Import the modules: this file imports none of them, so
 that listing the backends costs no import of Triton.

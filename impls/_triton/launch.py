@@ -8,6 +8,7 @@ interpreter has no compiled kernel: there a launch is a call of the jit function
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,9 +24,11 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .keys import settle_key
-from .packing import Packed, Parameter, Places, Step, obstacle, pack
 from .parsing import parse_in_turn
-from .slots import Pick, Slot, picker
+from .slots import Packed, Parameter, Pick, Places, Slot, Step, pack, picker
+
+INTEGER = re.compile(r"[iu](1|8|16|32|64)")
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +283,46 @@ def slots_in(values: Sequence[Any]) -> list[int]:
     flatten(values, flat)
     found = [each.slot if isinstance(each, Blocks) else each for each in flat]
     return [each.index for each in found if isinstance(each, Slot)]
+
+
+def obstacle(compiled: Any, parameters: Sequence[Parameter]) -> str:
+    """Say why a kernel that Triton compiled must go through Triton's own launcher; nothing if it need not."""
+    metadata = compiled.metadata
+    if metadata.target.backend != "cuda":
+        return f"{metadata.target.backend} has another driver"
+    needs = {
+        "num_ctas": "a cluster",
+        "launch_cooperative_grid": "a cooperative launch",
+        "launch_pdl": "a dependent launch",
+        "global_scratch_size": "global scratch memory",
+        "profile_scratch_size": "scratch memory of a profiler",
+    }
+    usual = {"num_ctas": 1}
+    for name, text in needs.items():
+        if int(getattr(metadata, name, 0)) != usual.get(name, 0):
+            return f"{metadata.name} needs {text}"
+    widths = []
+    for kind, value in parameters:
+        width = width_of(kind)
+        if width is None or (kind[0] == "*") != isinstance(value, Slot):
+            return f"{metadata.name} has a parameter of type {kind}"
+        widths.append(width)
+    declared = [int(width) for width in PARAMETER.findall(head(compiled.asm["ptx"]))]
+    if declared != [*widths, 64, 64]:  # scratch memory comes last, even if there is none
+        return f"{metadata.name} has other parameters than its signature says"
+    return ""
+
+
+def head(ptx: str) -> str:
+    """The declaration of a kernel, without its body."""
+    start = ptx.index(".entry")
+    return ptx[start : ptx.index(")", start)]
+
+
+def width_of(kind: str) -> int | None:
+    """Bits of a parameter; None if it is of a kind that is not known here."""
+    if kind[0] == "*" or kind == "fp64":
+        return 64
+    if kind == "fp32":
+        return 32
+    return max(8, int(kind[1:])) if INTEGER.fullmatch(kind) else None

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Place, UsageError, consulting, in_force, note_again
 
-from .packing import Step
-from .slots import ALIGNMENT, Key, Pick, key_of, picker
+from .slots import ALIGNMENT, Key, Pick, Step, key_of, picker
 from .slots import Slot as Slot
 
 if TYPE_CHECKING:

@@ -1,12 +1,14 @@
-"""Slots: what a launch plan knows of tensors, and how it picks some of a call's.
+"""What a launch plan knows of tensors and of launches: slots and steps.
 
-A slot has a tensor's shape, strides, dtype, alignment and device, but no memory.
+A slot has a tensor's shape, strides, dtype, alignment and device, but no memory. A step is a launch on slots,
+which may be packed for the launcher in C, `launcher.c`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -17,6 +19,9 @@ from torch import Tensor
 ALIGNMENT = 16  # bytes; kernels are specialised by whether a pointer is a multiple
 Key = tuple[Any, ...]
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
+Parameter = tuple[str, Any]  # Triton's name of its type, and the argument, maybe a slot
+Packed = tuple[Any, ...]  # as the launcher takes a kernel
+Places = Mapping[int, tuple[int, int]]  # by slot: a place among a call's tensors, and bytes from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,50 @@ def key_of(x: Tensor | None, at: int | None) -> Key | None:
     if x is None or at is None:
         return None
     return x.dtype, x.shape, x.stride(), at % ALIGNMENT == 0, x.get_device()
+
+
+class Step:
+    """One launch of a plan. uses: indices of the slots that it reads or writes."""
+
+    uses: frozenset[int]
+
+    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
+        """Enqueue it, given the tensor and the address of every slot."""
+        raise NotImplementedError
+
+    def obstacle(self) -> str:
+        """Say why it must be enqueued by itself; nothing if C may do it together with others."""
+        return "a step is no kernel"
+
+    def packed(self, places: Places) -> Packed | None:
+        """Load the kernel on the current device, and pack its launch; None if it has no programs."""
+        raise NotImplementedError
+
+
+def pack(
+    function: int,
+    grid: Sequence[int],
+    threads: int,
+    shared: int,
+    parameters: Sequence[Parameter],
+    places: Places,
+) -> Packed | None:
+    """A launch as the launcher takes it; None if it has no programs."""
+    if 0 in grid:
+        return None
+    addresses = b"".join(
+        struct.pack("<QQQ", number, *places[value.index])
+        for number, (_, value) in enumerate(parameters)
+        if isinstance(value, Slot)
+    )
+    words = b"".join(word(kind, value) for kind, value in parameters)
+    return function, tuple(grid), threads, shared, words, addresses
+
+
+def word(kind: str, value: Any) -> bytes:
+    """A parameter in 8 bytes, of which the driver reads the first ones; an address is filled in later."""
+    if kind[0] == "*":
+        return bytes(8)
+    if kind in ("fp32", "fp64"):
+        return struct.pack("<d" if kind == "fp64" else "<fxxxx", value)
+    return struct.pack("<Q", int(value) & 0xFFFF_FFFF_FFFF_FFFF)

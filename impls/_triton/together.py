@@ -21,7 +21,7 @@ from torch import Tensor
 from triton.runtime.build import compile_module_from_src
 
 from .launch import hooks
-from .packing import Places, Step
+from .slots import Places, Step
 
 if TYPE_CHECKING:
     from .plan import Plan

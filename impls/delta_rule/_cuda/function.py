@@ -13,8 +13,8 @@ from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue
 from ..._cuda.load import processors
 from ..._cuda.step import CudaStep
-from ..._triton.packing import Packed, Places, pack
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
+from ..._triton.slots import Packed, Places, pack
 from ..common import shared_sum
 from .program import (
     CARRY,

@@ -14,8 +14,8 @@ from ..._autograd import once_differentiable
 from ..._cuda.enqueue import enqueue, fill
 from ..._cuda.load import load, processors
 from ..._cuda.step import CudaStep
-from ..._triton.packing import Packed, Places, pack
 from ..._triton.plan import Plan, Slot, packed, planned
+from ..._triton.slots import Packed, Places, pack
 from .sizes import Tiles, Variant, tiles, variant
 
 TYPES = {

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors, strides
-from ..._triton.packing import Step
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
+from ..._triton.slots import Step
 from .function import bits, reduced, widths
 from .tiles import row_tiles
 from .time_last_backward import scan_backward_time_last

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls._triton import plan as plans
-from ssmperf.impls._triton.packing import Step
 from ssmperf.impls._triton.plan import Plan, Planned, Slot, packed
+from ssmperf.impls._triton.slots import Step
 from torch import Tensor
 
 from ssmperf import UsageError
