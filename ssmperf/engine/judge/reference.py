@@ -332,7 +332,7 @@ def _with_alike(
     errors, rows = dict(reference.low_errors), dict(reference.low_row_errors)
     for name, value in _objects(reference.exact).items():
         errors[name] = max(errors[name], relative_error(found[name], value))
-        if name in rows:
+        if name in reference.row_axes:
             rounded = found[name].to(values.operands[name].dtype) if name in gradients else found[name]
             worst = row_errors(rounded, value, reference.row_axes[name], reference.row_sizes[name])
             rows[name] = max(rows[name], float(worst.max()))

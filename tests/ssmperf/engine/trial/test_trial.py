@@ -310,6 +310,23 @@ def test_equal_numbers_are_moved_alike_inside_a_layer_too() -> None:
     assert steady.low_row_errors["output"] > plain.low_row_errors["output"]
 
 
+def test_under_autocast_what_is_judged_once_more_has_no_rows_either() -> None:
+    case = Case(
+        "test",
+        "scan",
+        "sequential",
+        Shape(B=1, T=33, C=16),
+        None,
+        "float32",
+        operand_source="sigmoid/data",
+        call="autocast",
+    )
+    judge, question = Judge("cpu"), Question(case, 0, with_state=True, gradients=True)
+    plain, steady = judge._asked(question), judge._asked(question, steady=True)
+    assert not plain.row_axes and not steady.row_axes
+    assert all(error >= plain.low_errors[name] for name, error in steady.low_errors.items())
+
+
 def test_a_small_result_is_judged_once_more_by_several_low_precisions() -> None:
     """The gradient of one gate per head may be off by what the worst of eight evaluations is, and no more."""
     case = Case(
