@@ -24,17 +24,19 @@ class FaultKind:
 
     what: the wrong object, such as "gradient of q", or "hang", or else the reason without its numbers.
     explanation: the kind of error that the diagnosis has found; empty if it has found none.
+    finite: False if the object has numbers that are not finite.
     """
 
     owner: str
     backend: str
     what: str
     explanation: str = ""
+    finite: bool = True
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def place(self) -> tuple[str, str, str, bool]:
         """The traits that stay the same while a configuration is shrunk."""
-        return self.owner, self.backend, self.what
+        return self.owner, self.backend, self.what, self.finite
 
 
 def kind_of(record: Record) -> FaultKind | None:
@@ -47,7 +49,8 @@ def kind_of(record: Record) -> FaultKind | None:
         return FaultKind(case.owner, case.backend, HANG)
     if worst is None:
         return FaultKind(case.owner, case.backend, f"{record.status}: {without_numbers(str(record.reason))}")
-    return FaultKind(case.owner, case.backend, str(worst["object"]), str(worst.get("kind") or ""))
+    what, explanation = str(worst["object"]), str(worst.get("kind") or "")
+    return FaultKind(case.owner, case.backend, what, explanation, record.status is not Status.NAN)
 
 
 def is_simplest(case: Case) -> bool:

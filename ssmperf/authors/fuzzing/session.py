@@ -263,7 +263,7 @@ class FuzzSession:
 
     def _hangs(self, space: Space) -> bool:
         """Tell whether a backend has hung so often that nothing else of it could be judged in the time."""
-        place = (space.owner, space.backend.name, HANG)
+        place = FaultKind(space.owner, space.backend.name, HANG).place
         return sum(each.count for each in self.faults.values() if each.kind.place == place) >= MOST_HANGS
 
     def _judge(self, case: Case) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,3 +40,21 @@ def test_always_near_is_a_fault(monkeypatch, tmp_path) -> None:
     (fault, *_) = found.faults
     assert not found and fault.record.status is Status.WRONG
     assert "right on 0 of 4" in fault.record.numbers["near_tolerance"]
+
+
+def test_a_fault_of_numbers_that_are_not_finite_is_no_part_of_one_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Either is smallest where the other may be, too: shrinking one must not end at the other."""
+    monkeypatch.chdir(tmp_path)
+
+    def with_two_faults(log_a, b, initial_state=None, *, phase=None):
+        output, state = SEQUENTIAL(log_a, b, initial_state, phase=phase)
+        if (log_a == -torch.inf).any():
+            return output * torch.nan, state
+        return (output.roll(1, 1) if b.shape[1] % 4 == 3 else output), state
+
+    found = ssmperf.fuzz("scan", with_two_faults, examples=120, seed=1, device="cpu")
+    shapes = {fault.record.status: fault.record.case.shape["T"] for fault in found.faults}
+    assert shapes.keys() == {Status.WRONG, Status.NAN}
+    assert shapes[Status.WRONG] == 3 and shapes[Status.NAN] <= 3
