@@ -130,11 +130,11 @@ class Server:
             client.send(json.dumps(message).encode())
 
     def end(self, *_: object) -> None:
-        """End with all forks."""
+        """End with all forks, whose own forks end with them."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        for pid, client in self.running.values():
+        for pid, _ in self.running.values():
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL if client else signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL)  # SIGTERM is lost where Python is about to change its handler
                 os.waitpid(pid, 0)
         os._exit(0)
 
