@@ -128,7 +128,7 @@ def open_run(
     Raises:
         UsageError: as `execute` does.
     """
-    if registry.loading():
+    if registry.is_loading():
         raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
     planned = planned or make_plan(request.selection, request.suites)
     earlier: Sequence[Record] = ()

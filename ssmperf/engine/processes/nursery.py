@@ -48,7 +48,7 @@ class Nursery:
         self._output = tempfile.TemporaryFile() if log is None else log.open("ab")  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", NURSERY, json.dumps(config)],
+                [sys.executable, "-P", "-m", NURSERY, json.dumps(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -140,12 +140,21 @@ class Nursery:
                 ready, _, _ = select.select([self._socket], [], [], timeout_s)
                 data = self._socket.recv(LONGEST_MESSAGE) if ready else None
             except OSError as error:
-                raise NurseryEnded(str(error)) from error
+                raise NurseryEnded(f"{error}{self._last_words()}") from error
         if data is None:
             raise NurseryEnded(f"it was not ready within {timeout_s:g} s")
         if not data:
-            raise NurseryEnded("it has ended")
+            raise NurseryEnded(f"it has ended{self._last_words()}")
         return json.loads(data)
+
+    def _last_words(self) -> str:
+        """The last line of its output; nothing if there is none."""
+        try:
+            text = Path(f"/proc/self/fd/{self._output.fileno()}").read_bytes()
+        except (OSError, ValueError):
+            return ""
+        lines = text[-LONGEST_MESSAGE:].decode(errors="replace").split("\n")
+        return next((f" (its last line: {each.strip()})" for each in reversed(lines) if each.strip()), "")
 
 
 class Child:

@@ -1,10 +1,13 @@
-"""What children of this process start with, whatever foreign code that it imports has changed."""
+"""What foreign code finds around it, and what children start with, whatever such code has changed."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib.util
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +49,30 @@ def variables() -> dict[str, str]:
         else:
             found[name] = before
     return found
+
+
+def open_folder(file: Path) -> None:
+    """Let a file import modules that lie beside it, if it names one that is found nowhere else.
+
+    Its folder is searched last, so that nothing there takes the place of an installed package.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # whoever runs it says so
+    named = {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+    named |= {
+        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level
+    }
+    tops = {name.partition(".")[0] for name in named}
+    beside = {each.stem for each in file.parent.glob("*.py")}
+    beside |= {each.parent.name for each in file.parent.glob("*/__init__.py")}
+    if str(file.parent) not in sys.path and any(_is_missing(name) for name in tops & beside):
+        sys.path.append(str(file.parent))
+
+
+def _is_missing(name: str) -> bool:
+    try:
+        return name not in sys.modules and importlib.util.find_spec(name) is None
+    except (ImportError, ValueError):
+        return False

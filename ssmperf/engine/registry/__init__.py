@@ -13,7 +13,6 @@ from ssmperf.engine.registry.discovery import (
     import_built_in,
     load_plugin,
     load_plugin_apart,
-    loading,
     plugins,
     plugins_of,
     take_installed,
@@ -43,7 +42,7 @@ from ssmperf.engine.registry.lookup import (
     task,
     tasks,
 )
-from ssmperf.engine.registry.tables import state
+from ssmperf.engine.registry.tables import is_loading, state
 
 __all__ = [
     "all_backend_names",
@@ -62,10 +61,10 @@ __all__ = [
     "identities",
     "import_built_in",
     "import_problem",
+    "is_loading",
     "is_peer",
     "load_plugin",
     "load_plugin_apart",
-    "loading",
     "model",
     "models",
     "plugins",

@@ -196,7 +196,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
 
     A file that has already registered something in this process, such as the running script, is not run
     again, but workers will load it. One that an installed package has brought, as this file or as a copy of
-    it, is not run again either. A file that fails leaves nothing registered.
+    it, is not run again either. A file that fails leaves nothing registered. Modules beside it are found.
 
     Raises:
         PluginError: the file is missing, raises or exits on import, or starts ssmperf with itself as plug-in.
@@ -225,6 +225,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise PluginError(f"plug-in {path}: not a Python file")
+    surroundings.open_folder(file)
     with _all_or_nothing(f"plug-in {path}"), _noted_in_environment(file):
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
@@ -251,11 +252,6 @@ def _check_owners(added: set[tuple[str, str]]) -> None:
 def plugins() -> tuple[str, ...]:
     """List the plug-in files loaded so far, so that a worker can load them too."""
     return tuple(map(str, plugin_files))
-
-
-def loading() -> bool:
-    """Tell whether a plug-in or a built-in file is being imported right now."""
-    return bool(tables.loading)
 
 
 def hidden_from_workers(kind: str, label: str) -> str | None:

@@ -91,3 +91,8 @@ def get(kind: str, table: dict[str, Any], name: str) -> Any:
     if name not in table:
         raise UnknownName(kind, name, table)
     return table[name]
+
+
+def is_loading() -> bool:
+    """Tell whether a plug-in or a built-in file is being imported right now."""
+    return bool(loading)

@@ -203,7 +203,7 @@ def _start(job: Job, folder: Path, log: Path, at_once: int) -> subprocess.Popen[
         "threads": max(1, torch.get_num_threads() // at_once),
     }
     with log.open("wb") as file:
-        command = [sys.executable, "-m", PROCESS, json.dumps(asked)]
+        command = [sys.executable, "-P", "-m", PROCESS, json.dumps(asked)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
 

@@ -150,15 +150,16 @@ class Forking:
 
     def Popen(self, words: list[str], **options: Any) -> Any:
         environment = options.get("env") or os.environ
+        given, words = words, [word for word in words if word != "-P"]  # the server is started with it
         if words[:2] != [sys.executable, "-m"] or early(environment) != early(self.variables):
-            return self.full(words, **options)
+            return self.full(given, **options)
         if words[2:] == [SIDE]:
             return self.side(options["stderr"], environment, options.get("pass_fds", ()))
         if words[2] == TRAINING:
             return self.started(self.find()[0], words, options["stdout"], environment)
         assert words[2] == NURSERY
         if not set(json.loads(words[3])["imports"]) <= set(self.imports()):
-            return self.full(words, **options)
+            return self.full(given, **options)
         passed = {each: each for each in options["pass_fds"]}
         return self.started(self.find()[0], words, options["stdout"], environment, passed, session=True)
 

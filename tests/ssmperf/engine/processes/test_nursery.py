@@ -121,6 +121,25 @@ def test_a_dead_nursery_is_an_error(nursery: Nursery, tmp_path: Path) -> None:
         start(nursery, tmp_path, "nothing")
 
 
+def test_a_nursery_that_ends_at_once_says_its_last_line(tmp_path: Path) -> None:
+    nursery = Nursery(["no_module_of_this_name"], tmp_path / "nursery.log")
+    with pytest.raises(
+        NurseryEnded, match="its last line: ModuleNotFoundError: No module named 'no_module_of"
+    ):
+        nursery.wait_until_ready(60)
+    nursery.close()
+
+
+def test_a_folder_of_the_same_name_in_the_current_one_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssmperf").mkdir()  # a clone
+    monkeypatch.chdir(tmp_path)
+    nursery = Nursery(["ssmperf.suitekit"], tmp_path / "nursery.log")
+    nursery.wait_until_ready(60)
+    nursery.close()
+
+
 def test_a_nursery_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     made: list[Nursery] = []
 

@@ -81,6 +81,19 @@ def test_a_plugin_is_loaded_once_and_its_names_stay_unique(tmp_path: Path) -> No
         registry.load_plugin(tmp_path / "two.py")
 
 
+def test_a_plugin_imports_what_lies_beside_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", list(before))
+    (tmp_path / "json.py").write_text("raise AssertionError('in the place of the library')")
+    (tmp_path / "usual.py").write_text("import json\nassert json.loads('1') == 1")
+    registry.load_plugin(tmp_path / "usual.py")
+    assert sys.path == before
+    (tmp_path / "kernel_of_a_test.py").write_text("def scan(b):\n    return b, b\n")
+    (tmp_path / "adapter.py").write_text("from kernel_of_a_test import scan\nassert scan(1) == (1, 1)")
+    registry.load_plugin(tmp_path / "adapter.py")
+    assert sys.path == [*before, str(tmp_path)]
+
+
 def test_a_plugin_that_raises_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     with pytest.raises(PluginError, match=r"bad\.py: ZeroDivisionError"):
@@ -102,7 +115,7 @@ def test_a_plugin_that_fails_leaves_nothing_and_can_be_loaded_when_mended(
     assert name not in registry.backend_names("scan")
     assert not [module for module in sys.modules if name in module]
     assert str(file) not in registry.plugins()
-    assert not registry.loading()
+    assert not registry.is_loading()
     file.write_text(source + f"# mended {ending}, and of another length than before\n")
     registry.load_plugin(file)
     assert name in registry.backend_names("scan")
