@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from ssmperf.engine.cases.record import Record, Status
 NEAR = "near_tolerance"  # note of a record: how often an error near its tolerance was right on other values
 WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
 HANG = "hang"
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"(?<!float)(?<!complex)(?<!\d)\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")  # of no dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,18 @@ class FuzzFault:
 
 
 def merged(faults: Iterable[FuzzFault]) -> list[FuzzFault]:
-    """Join faults whose smallest configuration is the same but for the seed."""
+    """Join faults whose smallest configuration is the same but for the seed. The smallest comes first."""
     found: dict[Case, FuzzFault] = {}
     for fault in faults:
         if (same := found.setdefault(replace(fault.record.case, seed=0), fault)) is not fault:
             same.count += fault.count
-    return list(found.values())
+    return sorted(found.values(), key=lambda fault: size_of(fault.record.case))
+
+
+def size_of(case: Case) -> tuple[int, int, int]:
+    """Numbers by which configurations are ordered: elements, steps, and words of the call."""
+    return (
+        math.prod(case.shape.values()),
+        case.shape["T"],
+        0 if case.call == PLAIN else len(case.call.split()),
+    )

@@ -37,6 +37,11 @@ def spaces_of(
                 left_out[f"{owner}/{name}"] = "it takes none of the gates, dtypes or passes"
     if not found:
         why = "; ".join(f"{name} {problem}" for name, problem in left_out.items())
+        if not why and registry.plugins():
+            of = f" of {', '.join(owners)}" if owners else ""
+            why = (
+                f"{', '.join(registry.plugins())} registers none{of} (`ssmperf new` writes a file that does)"
+            )
         raise UsageError(f"no backend can be fuzzed here{': ' if why else ''}{why}")
     return found, left_out
 

@@ -22,7 +22,7 @@ from ssmperf.engine.plan.selection import is_own, is_regime
 CHUNK = 64  # usual length of a chunk
 SHORT = 67  # steps of a shortened case: no multiple of any usual chunk
 NEAR = 3.0  # an error below so many tolerances may be rounding, which no experiment explains
-PARITY, MULTIPLE, ONE_STEP, PRECISION = "parity", "multiple", "one step", "float64"
+PARITY, ALIKE, MULTIPLE, ONE_STEP, PRECISION = "parity", "alike", "multiple", "one step", "float64"
 LENGTHS = (PARITY, MULTIPLE, ONE_STEP)
 PARTS = (("H", "head", "heads"), ("C", "channel", "channels"), ("D", "channel", "channels"))
 RESULTS = ("output", "final_state")
@@ -52,7 +52,7 @@ Found = Sequence[tuple[Experiment, Verdict]]
 
 
 def experiments_on(case: Case) -> list[Experiment]:
-    """List the experiments on a wrong case, the most telling first: at most nine."""
+    """List the experiments on a wrong case, the most telling first: at most ten."""
     kinds = (_in_precision, _of_lengths, _of_sizes, _of_state, _of_gates, _of_one_step)
     return [each for kind in kinds for each in kind(case)]
 
@@ -112,14 +112,15 @@ def verdict_of(record: Record) -> Verdict:
 
 
 def _of_one_parity(ran: Found, right: Sequence[Experiment]) -> list[Experiment]:
-    """Leave out that T is odd or even if another such T is wrong; else that T is a multiple of a chunk."""
+    """Leave out that T is odd or even if another such T is judged otherwise; else that T fills chunks."""
     parity = next((each for each in right if each.kind == PARITY), None)
+    others = [each for each in right if each.kind != ALIKE]
     if parity is None:
-        return list(right)
+        return others
     odd = parity.case.shape["T"] % 2
     alike = [each for each, _ in ran if each.kind in LENGTHS and each.case.shape["T"] % 2 == odd]
-    left_out = MULTIPLE if all(each in right for each in alike) else PARITY
-    return [each for each in right if each.kind != left_out]
+    holds = len(others) == len(right) and all(each in right for each in alike)
+    return [each for each in others if each.kind != (MULTIPLE if holds else PARITY)]
 
 
 def _only_float32(verdict: Verdict) -> bool:
@@ -165,6 +166,8 @@ def _of_lengths(case: Case) -> Iterator[Experiment]:
     yield Experiment(
         f"where T is {even}", f"it is in how it treats an {odd} T", _sized(case, T=other), PARITY
     )
+    same = T + 2 if (T + 2) % CHUNK or T <= 2 else T - 2
+    yield Experiment(f"at T = {same}", f"it is not in how it treats an {odd} T", _sized(case, T=same), ALIKE)
     if T % CHUNK:
         whole = max(1, T // CHUNK) * CHUNK
         meaning = "it is in the last chunk, which T does not fill"

@@ -19,7 +19,7 @@ app = typer.Typer(
     name="ssmperf",
     help="Benchmark and profile the linear recurrences inside sequence models.",
     epilog="Exit codes: 0 fine; 1 a regression; 2 wrong usage or unreadable input; "
-    "3 a wrong, crashed or missing case; 4 cannot tell.",
+    "3 a wrong, crashed or missing case (of run: with --strict); 4 cannot tell.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

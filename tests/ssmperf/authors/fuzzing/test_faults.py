@@ -1,4 +1,4 @@
-"""Errors near their tolerance: right on most other values is `ok` with a note, and else wrong."""
+"""Which records are faults, which of them are the same, and which comes first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 import torch
 
 import ssmperf
+from ssmperf import Case, Record, Shape
+from ssmperf.authors.fuzzing.faults import FaultKind, FuzzFault, merged, without_numbers
+from ssmperf.authors.fuzzing.targets import spaces_of
 from ssmperf.engine.cases.record import Status
+from ssmperf.engine.plan.selection import Device
 from ssmperf.suitekit import registry
 
 SEQUENTIAL = registry.backend("scan", "sequential").function
@@ -58,3 +62,24 @@ def test_a_fault_of_numbers_that_are_not_finite_is_no_part_of_one_that_is_wrong(
     shapes = {fault.record.status: fault.record.case.shape["T"] for fault in found.faults}
     assert shapes.keys() == {Status.WRONG, Status.NAN}
     assert shapes[Status.WRONG] == 3 and shapes[Status.NAN] <= 3
+
+
+def test_the_smallest_fault_comes_first_and_equal_ones_are_one() -> None:
+    def fault(T: int, C: int, call: str = "none", seed: int = 0) -> FuzzFault:
+        case = Case("fuzz", "scan", "x", Shape(B=1, T=T, C=C), None, "float32", call=call, seed=seed)
+        record = Record(case, Status.WRONG, "output", None, {})
+        return FuzzFault(FaultKind("scan", "x", f"{T}"), record, record)
+
+    found = merged([fault(15, 2), fault(3, 1, "stateless"), fault(1, 24), fault(3, 1), fault(3, 1, seed=4)])
+    assert [(each.record.case.shape["T"], each.count) for each in found] == [(3, 2), (3, 1), (1, 1), (15, 1)]
+
+
+def test_reasons_are_alike_but_for_their_numbers_and_no_dtype_is_one() -> None:
+    assert without_numbers("1.5e-05 of 12,3 float64 at (0, 3)") == "# of # float64 at (#, #)"
+
+
+def test_a_plugin_that_registers_nothing_to_fuzz_is_named(own_registrations: None, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def scan(b):\n    return b\n")
+    registry.load_plugin(tmp_path / "mine.py")
+    with pytest.raises(ssmperf.UsageError, match=r"mine\.py registers none of scan .*ssmperf new"):
+        spaces_of(["scan"], None, Device("cpu"))
