@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,7 @@ class Nursery:
         self._output = tempfile.TemporaryFile() if log is None else log.open("ab")  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", NURSERY, json.dumps(config)],
+                [*surroundings.interpreter(), "-m", NURSERY, json.dumps(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,

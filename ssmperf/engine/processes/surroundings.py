@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+PACKAGE = Path(__file__).resolve().parents[2]
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _changed: dict[str, tuple[str | None, str | None]] = {}  # variables: as they were, and as they were left
 
@@ -49,6 +50,15 @@ def variables() -> dict[str, str]:
         else:
             found[name] = before
     return found
+
+
+def interpreter() -> list[str]:
+    """Give the words that start Python for a module of this package.
+
+    The current folder is searched only if the package lies there: else a folder of its name, such as a clone,
+    would be taken for it where the package is installed as editable.
+    """
+    return [sys.executable] if Path.cwd() == PACKAGE.parent else [sys.executable, "-P"]
 
 
 def open_folder(file: Path) -> None:

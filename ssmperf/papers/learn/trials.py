@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import torch
 
 from ssmperf.engine import registry
 from ssmperf.engine.execute.worker import is_out_of_memory
+from ssmperf.engine.processes import surroundings
 from ssmperf.engine.registry.presets import Training
 from ssmperf.errors import Unsupported, WorkerFailed
 from ssmperf.papers.learn.process import REFUSED
@@ -203,7 +203,7 @@ def _start(job: Job, folder: Path, log: Path, at_once: int) -> subprocess.Popen[
         "threads": max(1, torch.get_num_threads() // at_once),
     }
     with log.open("wb") as file:
-        command = [sys.executable, "-P", "-m", PROCESS, json.dumps(asked)]
+        command = [*surroundings.interpreter(), "-m", PROCESS, json.dumps(asked)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
 

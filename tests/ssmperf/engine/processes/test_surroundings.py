@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,13 @@ def test_the_niceness_of_a_plug_in_stays_in_its_thread(tmp_path: Path, own_regis
     before = os.getpriority(os.PRIO_PROCESS, 0)
     registry.load_plugin_apart(file)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_the_current_folder_is_searched_where_the_package_lies_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert (surroundings.PACKAGE / "suitekit.py").exists() or (surroundings.PACKAGE / "suitekit").exists()
+    monkeypatch.chdir(surroundings.PACKAGE.parent)  # a checkout that is not installed
+    assert surroundings.interpreter() == [sys.executable]
+    monkeypatch.chdir(tmp_path)
+    assert surroundings.interpreter() == [sys.executable, "-P"]
