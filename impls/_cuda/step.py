@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._triton.slots import Parameter, Slot, Step
+from .._triton.slots import Packed, Parameter, Places, Slot, Step, pack
 
 
 class CudaStep(Step):
-    """A kernel's arguments: slots that it reads and writes, of which some may be missing, and sizes."""
+    """A grid, and a kernel's arguments: slots that it reads and writes, some maybe missing, and sizes."""
 
-    def __init__(self, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
-        self.slots, self.sizes = tuple(slots), list(sizes)
+    def __init__(self, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
+        self.grid, self.slots, self.sizes = grid, tuple(slots), list(sizes)
         self.indices = [None if slot is None else slot.index for slot in slots]
         self.uses = frozenset(index for index in self.indices if index is not None)
         self.device = next(slot.device for slot in slots if slot is not None)
+
+    def kernel_needs(self) -> tuple[int, int, int]:
+        """The kernel's handle on the current device, where it is loaded, its threads and shared bytes."""
+        raise NotImplementedError
+
+    def packed(self, places: Places) -> Packed | None:
+        if not self.grid:
+            return None
+        handle, threads, shared = self.kernel_needs()
+        return pack(handle, (self.grid, 1, 1), threads, shared, self.parameters(), places)
 
     def given(self, pointers: Sequence[int | None]) -> list[int]:
         """The arguments of a call whose slots lie at these addresses."""

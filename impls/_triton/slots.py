@@ -123,10 +123,8 @@ def pack(
     shared: int,
     parameters: Sequence[Parameter],
     places: Places,
-) -> Packed | None:
-    """A launch as the launcher takes it; None if it has no programs."""
-    if 0 in grid:
-        return None
+) -> Packed:
+    """A launch, which has programs, as the launcher takes it."""
     addresses = b"".join(
         struct.pack("<QQQ", number, *places[value.index])
         for number, (_, value) in enumerate(parameters)

@@ -14,7 +14,6 @@ from ..._cuda.enqueue import enqueue
 from ..._cuda.load import processors
 from ..._cuda.step import CudaStep
 from ..._triton.plan import Plan, Slot, aligned, packed, planned
-from ..._triton.slots import Packed, Places, pack
 from ..common import shared_sum
 from .program import (
     CARRY,
@@ -60,20 +59,17 @@ class Launch(CudaStep):
     """A kernel and its grid, with the slots and sizes that it takes."""
 
     def __init__(self, kernel: Kernel, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
-        super().__init__(slots, sizes)
-        self.kernel, self.grid = kernel, grid
+        super().__init__(grid, slots, sizes)
+        self.kernel = kernel
         if self.device.type == "cuda":
             compiling(kernel.program)  # beside those of the plan's other kernels
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
         launch(self.kernel, self.grid, self.given(pointers), self.device.index or 0, stream)
 
-    def packed(self, places: Places) -> Packed | None:
-        if not self.grid:
-            return None
-        made = self.kernel
-        handle = int(loaded(made, self.device.index or 0).handle)
-        return pack(handle, (self.grid, 1, 1), made.threads, made.shared_bytes, self.parameters(), places)
+    def kernel_needs(self) -> tuple[int, int, int]:
+        handle = int(loaded(self.kernel, self.device.index or 0).handle)
+        return handle, self.kernel.threads, self.kernel.shared_bytes
 
 
 def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:

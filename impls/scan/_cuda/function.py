@@ -15,7 +15,6 @@ from ..._cuda.enqueue import enqueue, fill
 from ..._cuda.load import load, processors
 from ..._cuda.step import CudaStep
 from ..._triton.plan import Plan, Slot, packed, planned
-from ..._triton.slots import Packed, Places, pack
 from .sizes import Tiles, Variant, tiles, variant
 
 TYPES = {
@@ -91,8 +90,8 @@ class Launch(CudaStep):
     """
 
     def __init__(self, ready: Loaded, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
-        super().__init__(slots, sizes)
-        self.ready, self.grid = ready, grid
+        super().__init__(grid, slots, sizes)
+        self.ready = ready
         self.at, self.halves = len(slots) - 1, 0 if slots[-1] is None else 2 * slots[-1].numel()
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
@@ -104,9 +103,9 @@ class Launch(CudaStep):
     def obstacle(self) -> str:
         return "a chain's words are emptied before it" if self.halves else super().obstacle()
 
-    def packed(self, places: Places) -> Packed | None:
-        made, grid = self.ready.variant, (self.grid, 1, 1)
-        return pack(self.ready.handle, grid, made.tiles.threads, made.shared_bytes, self.parameters(), places)
+    def kernel_needs(self) -> tuple[int, int, int]:
+        made = self.ready.variant
+        return self.ready.handle, made.tiles.threads, made.shared_bytes
 
 
 @dataclass(frozen=True, slots=True)

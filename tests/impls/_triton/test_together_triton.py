@@ -47,9 +47,11 @@ def forward(given: Operands) -> tuple[Tensor, ...]:
     return registry.backend("linear_attention", "triton").function(**given)
 
 
-def both(given: Operands) -> tuple[Tensor, ...]:
+def both(
+    given: Operands, recurrence: str = "linear_attention", backend: str = "triton"
+) -> tuple[Tensor, ...]:
     """Results and gradients."""
-    results = forward(given)
+    results = registry.backend(recurrence, backend).function(**given)
     gradients = torch.autograd.grad(results, list(given.values()), [torch.ones_like(x) for x in results])
     return *(x.detach() for x in results), *gradients
 
@@ -178,19 +180,12 @@ def test_other_recurrences(name: str) -> None:
         given[key] = -given[key].abs()
     if name == "selective_scan":
         given["delta"] = given["delta"].abs()
-    leaves = [x.requires_grad_() for x in given.values()]
-    function = registry.backend(name, "triton").function
-
-    def call() -> tuple[Tensor, ...]:
-        results = function(**given)
-        gradients = torch.autograd.grad(results, leaves, [torch.ones_like(x) for x in results])
-        return *(x.detach() for x in results), *gradients
-
+    given = {key: x.requires_grad_() for key, x in given.items()}
     with one_by_one():
-        want = call()
+        want = both(given, name)
     with runs() as seen:
         for _ in range(2):
-            torch.testing.assert_close(call(), want)
+            torch.testing.assert_close(both(given, name), want)
     assert seen and not any(plan.one_by_one for plan in seen)
 
 
@@ -205,17 +200,10 @@ def test_kernels_of_cuda(T: int) -> None:
     given = {name: x.bfloat16() for name, x in given.items()}
     given["beta"] = torch.rand(B, T, H, device="cuda")
     given["log_a"] = -torch.rand(B, T, H, device="cuda")
-    leaves = [x.requires_grad_() for x in given.values()]
-    function = registry.backend("delta_rule", "cuda").function
-
-    def call() -> tuple[Tensor, ...]:
-        results = function(**given)
-        gradients = torch.autograd.grad(results, leaves, [torch.ones_like(x) for x in results])
-        return *(x.detach() for x in results), *gradients
-
+    given = {name: x.requires_grad_() for name, x in given.items()}
     with one_by_one():
-        want = call()
+        want = both(given, "delta_rule", "cuda")
     with runs() as seen:
         for _ in range(2):
-            same(call(), want)
+            same(both(given, "delta_rule", "cuda"), want)
     assert seen and not any(plan.one_by_one for plan in seen)
