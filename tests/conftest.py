@@ -38,8 +38,8 @@ def forked_nurseries() -> Iterator[None]:
 
 @pytest.fixture
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget after the test what it registers and loads."""
-    keep_apart(monkeypatch)
+    """Begin with what is built in alone, and forget after the test what it registers and loads."""
+    keep_apart(monkeypatch, built_in=True)
 
 
 @pytest.fixture(autouse=True)
