@@ -59,7 +59,7 @@ FUNCTION void put_block(bfloat16* high, bfloat16* low, const float* d, int row, 
             float a = d[4 * half + 2 * side] * decay(to[half][0], from[side], i >= j);
             float b = d[4 * half + 2 * side + 1] * decay(to[half][1], from[side], i + 1 >= j);
             unsigned upper = rounded_pair(a, b), rest = rounded_pair(a - low_half(upper), b - high_half(upper));
-            int at = piece_of(row + 8 * half + group, column + 8 * side) + 2 * pair;
+            int at = stored_at(row + 8 * half + group, column + 8 * side) + 2 * pair;
             *(unsigned*)(high + at) = turn(upper);
             *(unsigned*)(low + at) = turn(rest);
         }
@@ -122,7 +122,7 @@ cuda_delta_chunks(const bfloat16* k, const float* beta, const float* log_a, cons
     wait_products<0>();
     claim(d, 32);
     barrier();  // nobody reads keys any more
-    const long long at = place * C * C;
+    const long long at = place * SQUARE;
     UNROLL
     for (int n = 0; n < 8; ++n)
         if (n / 2 < warp) {  // L in three parts

@@ -297,6 +297,7 @@ FUNCTION void put_half(unsigned at, unsigned x) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(absolute(at)), "h"((unsigned short)x) : "memory");
 }
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]); }
+FUNCTION void put_four_floats(float* to, const float* x) { *(float4*)to = make_float4(x[0], x[1], x[2], x[3]); }
 FUNCTION void store_16(bfloat16* to, unsigned at) {  // from shared to global memory
     unsigned r[4];
     load_four_words(r, at);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +24,11 @@ from .program import (
     WALK_BACK,
     WALK_BACK_ENDS,
     WALK_BACK_WIDE,
+    WALK_BACK_WIDE_ENDS,
     WALK_ENDS,
     WALK_KEEP,
     WALK_WIDE,
+    WALK_WIDE_ENDS,
     WALK_WIDE_KEEP,
     Kernel,
     compiling,
@@ -33,7 +36,8 @@ from .program import (
 )
 
 CHUNK = 64
-STRIP = 64  # values of a block of a walk
+SQUARE = 2_560  # numbers of a matrix of a chunk on and below its diagonal, in blocks of 16
+STRIP = 64  # values of a block of a walk, of one or two strips
 WIDEST = 128
 CARRIED = 16  # values of a block that carries states from segment to segment
 VECTORS = 5 * CHUNK  # numbers per chunk: gates, rates and their sums
@@ -41,10 +45,13 @@ VECTORS = 5 * CHUNK  # numbers per chunk: gates, rates and their sums
 # Measured on an H100 at K = V = 128, in µs.
 WALKED = 1.5  # a chunk of a walk with an output
 ENDED = 1.3  # without one
-MOVE = 2.0  # from the beginning of a segment to that of the next
-WIDE = 1.48  # a chunk of both strips in chunks of one, on an H200
-WIDE_BACK = 1.4  # the same backwards
+MOVE = 3.7  # from the beginning of a segment to that of the next
 LAUNCHES = 10.0  # of the kernels that segments need beside
+
+# Of a head's time in the backward pass, at most; what is kept of one takes the room of another. Not measured:
+# four should need 423 MiB for 688 at B4 T4096 H16, and some 60 µs of launches.
+PARTS = 1
+LEAST = 16  # chunks of a part
 
 
 def launch(kernel: Kernel, grid: int, arguments: list[int], device: int, stream: int) -> None:
@@ -72,39 +79,69 @@ class Launch(CudaStep):
         return handle, self.kernel.threads, self.kernel.shared_bytes
 
 
-def segments_of(chunks: int, blocks: int, maps: int, processors: int) -> int:
-    """The number of segments of each head with which a call takes least; 1 for none.
+@dataclass(frozen=True)
+class Walk:
+    """A walk in two forms. each: time of a chunk of two strips in a block, in chunks of one, on an H200.
 
-    blocks: of a walk without segments. maps: blocks that find maps, beside as many.
+    Those of ends have not been measured, so their blocks have one strip: with 1.48 and 1.4 a call at B1
+    T32768 H16 should take 0.57 and 1.8 ms for 0.65 and 2.2.
+    """
+
+    narrow: Kernel
+    wide: Kernel
+    each: float
+
+
+OUTPUTS = Walk(WALK, WALK_WIDE, 1.48)
+KEPT = Walk(WALK_KEEP, WALK_WIDE_KEEP, 1.48)
+ENDS = Walk(WALK_ENDS, WALK_WIDE_ENDS, math.inf)
+BACK = Walk(WALK_BACK, WALK_BACK_WIDE, 1.4)
+BACK_ENDS = Walk(WALK_BACK_ENDS, WALK_BACK_WIDE_ENDS, math.inf)
+
+
+def waves(blocks: int, wide: int, processors: int, each: float) -> tuple[float, bool]:
+    """Waves of blocks of one strip, or of `wide` blocks of two if these take less, and whether they do."""
+    narrow, wider = -(-blocks // processors), each * -(-wide // processors)
+    return (wider, True) if wider < narrow else (narrow, False)
+
+
+def segments_of(chunks: int, heads: int, values: int, keys: int, processors: int) -> int:
+    """The least number of segments of each head that makes a call as quick as any does, to 3 %; 1 for none.
+
+    values, keys: strips of each head.
     """
 
     def cost(segments: int) -> float:
-        each = -(-chunks // segments)
-        walk = WALKED * each * -(-blocks * segments // processors)
+        each, before = -(-chunks // segments), heads * (segments - 1)
+        walks, _ = waves(heads * segments * values, heads * segments, processors, OUTPUTS.each)
+        walk = WALKED * each * walks
         if segments == 1:
             return walk
-        ends = ENDED * each * -(-(blocks + maps) * (segments - 1) // processors)
-        return walk + ends + MOVE * (segments - 1) + LAUNCHES
+        ends, _ = waves(before * (values + keys), 2 * before, processors, ENDS.each)
+        return walk + ENDED * each * ends + MOVE * (segments - 1) + LAUNCHES
 
-    most = min(chunks, max(1, 2 * processors // max(1, blocks)))
-    best = min(range(1, most + 1), key=cost)
-    return -(-chunks // -(-chunks // best))  # with none that is empty
+    most = min(chunks, max(1, 2 * processors // max(1, heads * values)))
+    costs = [cost(segments) for segments in range(1, most + 1)]
+    best = next(place for place, each in enumerate(costs, 1) if each <= 1.03 * min(costs))
+    return even(chunks, best)
 
 
-def is_wide(width: int, heads: int, processors: int, each: float) -> bool:
-    """Tell whether a walk takes less with both strips of a head's values in one block.
+def even(chunks: int, parts: int) -> int:
+    """Give the number of parts that are not empty if all but the last have the same number of chunks."""
+    return -(-chunks // -(-chunks // parts))
 
-    each: time of a chunk of both in chunks of one.
-    """
-    waves, wide = -(-2 * heads // processors), -(-heads // processors)
-    return width > STRIP and each * wide < waves
+
+def parts_of(chunks: int) -> int:
+    """The number of parts of each head's time that are kept one after the other; 1 for all at once."""
+    return even(chunks, max(1, min(PARTS, chunks // LEAST)))
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Sizes of a call. n: sequences, B unless they are packed. count: places of chunks of a head.
 
-    segments: into which a head is cut, by time; 1 for none. wide, wide_back: see `is_wide`.
+    segments: into which a head is cut, by time, and which are walked through beside each other; 1 for none.
+    parts: the same, for those which the backward pass walks through one after the other.
     """
 
     B: int
@@ -114,16 +151,20 @@ class Schedule:
     K: int
     V: int
     bounds: Slot | None
+    processors: int
     segments: int = 1
-    wide: bool = False
-    wide_back: bool = False
+    parts: int = 1
 
     @classmethod
-    def of(cls, k: Slot, v: Slot, bounds: Slot | None, segments: int = 1) -> Schedule:
+    def of(cls, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
+        """Cut into segments where heads are few. Bounds of packed sequences are known on the device alone."""
         B, T, H, V = v.shape
-        made = cls(B, T, H, k.shape[2], k.shape[3], V, bounds, segments)
-        sizes = V, made.heads, processors(v.device.index or 0)
-        return replace(made, wide=is_wide(*sizes, WIDE), wide_back=is_wide(*sizes, WIDE_BACK))
+        made = cls(B, T, H, k.shape[2], k.shape[3], V, bounds, processors(v.device.index or 0))
+        if bounds is not None:
+            return made
+        values, keys = made.strips(STRIP)
+        segments = segments_of(made.count, made.heads, values, keys, made.processors)
+        return replace(made, segments=segments, parts=parts_of(made.count) if segments == 1 else 1)
 
     @property
     def n(self) -> int:
@@ -142,46 +183,65 @@ class Schedule:
     def sizes(self) -> tuple[int, ...]:
         return self.T, self.H, self.G, self.K
 
-    def cut(self, device: torch.device) -> Schedule:
-        """Into segments, where heads are few. Bounds of packed sequences are known on the device alone."""
-        if self.bounds is not None:
-            return self
-        blocks, maps = (self.heads * -(-width // STRIP) for width in (self.V, self.K))
-        segments = segments_of(self.count, blocks, maps, processors(device.index or 0))
-        return replace(self, segments=segments)
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """The number of segments or parts, and the chunks of each."""
+        cuts = max(self.segments, self.parts)
+        return cuts, -(-self.count // cuts)
+
+    def strips(self, width: int) -> tuple[int, int]:
+        """Of so many values, and of as many columns of a map."""
+        return -(-self.V // width), -(-self.K // width)
 
     def per_chunk(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
         return plan.empty((self.B * self.H * self.count, size), dtype)
 
-    def per_segment(self, plan: Plan, width: int) -> Slot:
-        return plan.empty((self.heads, self.segments, self.K, width), torch.float32)
+    def of_part(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
+        """What is kept of each chunk, of one part at a time."""
+        places = self.count if self.parts == 1 else self.cuts[1]
+        return plan.empty((self.B * self.H * places, size), dtype)
+
+    def per_cut(self, plan: Plan, width: int) -> Slot:
+        return plan.empty((self.heads, self.cuts[0], self.K, width), torch.float32)
 
     def chunks(self, plan: Plan, k: Slot, beta: Slot, log_a: Slot | None) -> tuple[Slot, ...]:
         """Compute for each chunk the inverse in two parts, and gates and rates."""
-        high, low = (self.per_chunk(plan, CHUNK * CHUNK, k.dtype) for _ in range(2))
+        high, low = (self.per_chunk(plan, SQUARE, k.dtype) for _ in range(2))
         vectors = self.per_chunk(plan, VECTORS, torch.float32)
         slots = (k, beta, log_a, self.bounds, high, low, vectors)
         sizes = (*self.sizes, self.count, self.n)
         plan.steps.append(Launch(CHUNKS, self.B * self.H * self.count, slots, sizes))
         return high, low, vectors
 
-    def walk(self, plan: Plan, kernel: Kernel, slots: Sequence[Slot | None]) -> None:
-        """Walk through all segments of each head, or to the ends of all but the last, or but the first."""
-        values, keys = (-(-width // STRIP) for width in (self.V, self.K))
-        strips = {
-            WALK_ENDS: (self.segments - 1) * (values + keys),
-            WALK_BACK_ENDS: (self.segments - 1) * values + keys,
-            WALK_WIDE: self.segments,
-            WALK_WIDE_KEEP: self.segments,
-            WALK_BACK_WIDE: self.segments,
-        }.get(kernel, self.segments * values)
-        cut = self.segments, -(-self.count // self.segments)
-        sizes = (*self.sizes, self.V, self.count, *cut, self.heads)
-        plan.steps.append(Launch(kernel, self.heads * strips, slots, sizes))
+    def blocks(self, walk: Walk, segments: int, width: int) -> int:
+        """Of a walk through so many segments of each head, each with so many values."""
+        values, keys = self.strips(width)
+        maps = {ENDS: segments * keys, BACK_ENDS: keys}  # backwards that of the last segment is still unknown
+        return self.heads * (segments * values + maps.get(walk, 0))
+
+    def walk(self, plan: Plan, walk: Walk, slots: Sequence[Slot | None], part: int | None = None) -> None:
+        """Walk through all segments of each head, or to the ends of all but the last, or but the first.
+
+        part: the only one to walk through.
+        """
+        cuts, each = self.cuts
+        if part is not None:
+            segments, skipped = 1, part
+        elif walk is OUTPUTS:
+            cuts, segments, skipped = self.segments, self.segments, 0
+        elif walk in (ENDS, BACK_ENDS):
+            segments, skipped = cuts - 1, int(walk is BACK_ENDS)
+        else:
+            segments, skipped = cuts, 0
+        blocks, wide = (self.blocks(walk, segments, width) for width in (STRIP, 2 * STRIP))
+        _, is_wide = waves(blocks, wide, self.processors, walk.each)
+        sizes = (*self.sizes, self.V, self.count, cuts, each, self.heads, segments, skipped)
+        kernel, grid = (walk.wide, wide) if is_wide else (walk.narrow, blocks)
+        plan.steps.append(Launch(kernel, grid, slots, sizes))
 
     def carry(self, plan: Plan, maps: Slot, ends: Slot, given: Slot | None, back: bool) -> Slot:
         """Find in which state each segment begins, or with which gradient it ends, from the given one."""
-        edges = self.per_segment(plan, self.V)
+        edges = self.per_cut(plan, self.V)
         sizes = (self.segments, self.K, self.V, int(back))
         grid = self.heads * -(-self.V // CARRIED)
         plan.steps.append(Launch(CARRY, grid, (maps, ends, given, edges), sizes))
@@ -193,20 +253,23 @@ def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, log_a: Slot | None, initial: Slot | None,
     bounds: Slot | None, *, traced: bool = False,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
-    """o, the final state, what `Schedule.chunks` gives, and of segments where each begins, and maps.
+    """o, the final state, what `Schedule.chunks` gives, where each segment or part begins, and maps.
 
-    traced: whether the backward pass is likely to follow, whose kernels are then compiled beside.
+    traced: whether the backward pass is likely to follow, which needs parts, and whose kernels are then
+    compiled beside.
     """
-    schedule = Schedule.of(k, v, bounds).cut(plan.device)
-    chunks, begin, maps = schedule.chunks(plan, k, beta, log_a), initial, None
+    schedule = Schedule.of(k, v, bounds)
+    chunks, begin, maps, begun = schedule.chunks(plan, k, beta, log_a), initial, None, None
     if schedule.segments > 1:
-        maps, ends = (schedule.per_segment(plan, width) for width in (schedule.K, schedule.V))
+        maps, ends = (schedule.per_cut(plan, width) for width in (schedule.K, schedule.V))
         slots = (q, k, v, *chunks, None, None, None, None, ends, maps)
-        schedule.walk(plan, WALK_ENDS, slots)
+        schedule.walk(plan, ENDS, slots)
         begin = schedule.carry(plan, maps, ends, initial, back=False)
+    elif schedule.parts > 1 and traced:
+        begun = plan.empty((schedule.parts, schedule.heads, WIDEST, WIDEST), torch.float32)
     o, final = plan.like(v), plan.empty((schedule.n, schedule.H, schedule.K, schedule.V), torch.float32)
-    slots = (q, k, v, *chunks, begin, bounds, o, None, final, None)
-    schedule.walk(plan, WALK_WIDE if schedule.wide else WALK, slots)
+    schedule.walk(plan, OUTPUTS, (q, k, v, *chunks, begin, bounds, o, None, final, begun))
+    begin = begin if begun is None else begun
     if traced:
         plan.expect(backward_pass, q, k, v, beta, log_a, initial, bounds, *chunks, begin, maps, o, None)
     return o, final, *chunks, begin, maps
@@ -219,28 +282,32 @@ def backward_pass(
     do: Slot, dfinal: Slot | None,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq and dk of every head of v, dv, dβ, d log_a, and dS_0."""
-    schedule = Schedule.of(k, v, bounds, 1 if maps is None else maps.shape[1])
-    (B, T, H), K, V = v.shape[:3], schedule.K, schedule.V
+    schedule = Schedule.of(k, v, bounds)
+    (B, T, H), K, V, parts = v.shape[:3], schedule.K, schedule.V, schedule.parts
     chunks = high, low, vectors
     tiles = STRIP * -(-V // STRIP)
-    states, dstates = (schedule.per_chunk(plan, WIDEST * tiles, v.dtype) for _ in range(2))
-    written, dx = (schedule.per_chunk(plan, CHUNK * tiles, v.dtype) for _ in range(2))
-    keep = WALK_WIDE_KEEP if schedule.wide else WALK_KEEP
-    schedule.walk(plan, keep, (q, k, v, *chunks, begin, bounds, written, states, None, None))
+    states, dstates = (schedule.of_part(plan, WIDEST * tiles, v.dtype) for _ in range(2))
+    written, dx = (schedule.of_part(plan, CHUNK * tiles, v.dtype) for _ in range(2))
     dend = dfinal
     if maps is not None:
-        ends = schedule.per_segment(plan, V)
-        schedule.walk(plan, WALK_BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
+        ends = schedule.per_cut(plan, V)
+        schedule.walk(plan, BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
         dend = schedule.carry(plan, maps, ends, dfinal, back=True)
     dinitial = None if initial is None else plan.like(initial)
-    back = WALK_BACK_WIDE if schedule.wide_back else WALK_BACK
-    schedule.walk(plan, back, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
+    between = plan.empty((schedule.heads, K, V), torch.float32) if parts > 1 else None
     dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
     dbeta, dlog_a = plan.like(beta), None if log_a is None else plan.like(log_a)
-    count = B * H * schedule.count
-    slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
-    grid = min(count, processors(plan.device.index or 0))
-    plan.steps.append(Launch(GRADIENTS, grid, slots, (*schedule.sizes, V, schedule.count, schedule.n, count)))
+    each = schedule.count if parts == 1 else schedule.cuts[1]
+    count = B * H * each
+    for part in reversed(range(parts)):
+        one = part if parts > 1 else None
+        schedule.walk(plan, KEPT, (q, k, v, *chunks, begin, bounds, written, states, None, None), one)
+        dbegin = between if part else dinitial
+        schedule.walk(plan, BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dbegin, None), one)
+        dend = between
+        slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
+        sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, each, part * each)
+        plan.steps.append(Launch(GRADIENTS, min(count, schedule.processors), slots, sizes))
     return dq, dk, dv, dbeta, dlog_a, dinitial
 
 

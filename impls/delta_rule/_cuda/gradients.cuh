@@ -68,18 +68,20 @@ FUNCTION void put_square(unsigned to, const unsigned* r, int warp, int lane) {  
     }
 }
 
-// A chunk of a head of a value.
+// A chunk of a head of a value. place: among all; at: among those of the launch.
 struct Chunk {
-    int at, bh, left;
+    int at, place, bh, left;
     long long step;  // of its first step, among those of all batch elements
 };
-// For each chunk of a block, with its number.
+// For each chunk of a block, with its number. Of the NT places of each head the launch is for PER, from `skipped` on.
 template <class Use>
-FUNCTION void for_chunks(int T, int H, int NT, const long long* bounds, int sequences, int count, Use use) {
+FUNCTION void for_chunks(int T, int H, int NT, const long long* bounds, int sequences, int count, int PER, int skipped,
+                         Use use) {
     for (int at = block(), turn = 0; at < count; at += blocks()) {
-        const int bh = at / NT;
-        const Steps steps = steps_of(at % NT, T, bounds, sequences);
-        if (steps.left > 0) use(Chunk{at, bh, steps.left, (long long)(bh / H) * T + steps.first}, turn++);
+        const int bh = at / PER, place = at % PER + skipped;
+        const Steps steps = steps_of(place, T, bounds, sequences);
+        if (steps.left > 0)
+            use(Chunk{at, bh * NT + place, bh, steps.left, (long long)(bh / H) * T + steps.first}, turn++);
     }
 }
 struct Lane {

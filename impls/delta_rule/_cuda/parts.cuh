@@ -55,13 +55,18 @@ FUNCTION void copy_tile(unsigned to, const bfloat16* from, long long stride, int
     copy_half<ROWS>(to, from, stride, left, width);
     copy_half<ROWS>(to + ROWS * 128, width > 64 ? from + 64 : from, stride, left, width - 64);
 }
-// A C x C matrix of which no block of 16 above the diagonal is stored: 8 columns after 8 columns, each of 64 rows of 16
-// bytes. Where the number at a row and the first of 8 columns lies, and the descriptors of sums along rows and down.
-FUNCTION int piece_of(int row, int column) { return column * C + row * 8; }
+// A C x C matrix of which no block of 16 above the diagonal is stored: 8 columns after 8 columns, in global memory from
+// the first row that is stored. Where the number at a row and the first of 8 columns lies there.
+constexpr int SQUARE = 16 * (64 + 48 + 32 + 16);  // numbers
+FUNCTION int stored_at(int row, int column) {
+    int across = column / 16;
+    return 16 * across * (64 - 8 * (across - 1)) + column % 16 * (C - 16 * across) + (row - 16 * across) * 8;
+}
+// In shared memory 8 columns have 64 rows of 16 bytes: the descriptors of sums along rows and down.
 constexpr unsigned PIECES_BY_ROW = 1024 / 16 << 16, PIECES_BY_COLUMN = 128 / 16 << 16;
 FUNCTION unsigned along_pieces(int i) { return i * 2 * 1024 / 16; }
 FUNCTION unsigned down_pieces(int i) { return i * 16 * 16 / 16; }
-constexpr int SQUARE_BYTES = 2 * 16 * (64 + 48 + 32 + 16);  // of it that are stored
+constexpr int SQUARE_BYTES = 2 * SQUARE;
 // PACKED: the last four pieces of 8 columns begin with row 32, so that they are 512 bytes apart, the others 1,024. In
 // bytes, where a row of a piece lies.
 constexpr int PACKED_BYTES = 4 * 1024 + 4 * 512;
@@ -74,7 +79,7 @@ FUNCTION void copy_square(unsigned to, const bfloat16* from, int i) {
     UNROLL
     for (int piece = 0; piece < 8; ++piece) {
         int row = piece / 2 * 16;
-        copy_bytes(to + place_of<PACKED>(piece, row), from + piece_of(row, piece * 8), (C - row) * 16, i);
+        copy_bytes(to + place_of<PACKED>(piece, row), from + stored_at(row, piece * 8), (C - row) * 16, i);
     }
 }
 // The rest of it, by the threads of a warpgroup.

@@ -36,9 +36,11 @@ WALK_KEEP = Kernel("walk.cu", "cuda_delta_walk_keep", 384, 225_280)
 WALK_WIDE = Kernel("walk_wide.cu", "cuda_delta_walk_wide", 512, 221_184)
 WALK_WIDE_KEEP = Kernel("walk_wide.cu", "cuda_delta_walk_wide_keep", 512, 221_184)
 WALK_ENDS = Kernel("walk.cu", "cuda_delta_walk_ends", 384, 225_280)
+WALK_WIDE_ENDS = Kernel("walk_wide.cu", "cuda_delta_walk_wide_ends", 512, 221_184)
 WALK_BACK = Kernel("walk_back.cu", "cuda_delta_walk_back", 384, 225_280)
 WALK_BACK_WIDE = Kernel("walk_back_wide.cu", "cuda_delta_walk_back_wide", 512, 225_280)
 WALK_BACK_ENDS = Kernel("walk_back.cu", "cuda_delta_walk_back_ends", 384, 225_280)
+WALK_BACK_WIDE_ENDS = Kernel("walk_back_wide.cu", "cuda_delta_walk_back_wide_ends", 512, 225_280)
 CARRY = Kernel("carry.cu", "cuda_delta_carry", 256, 151_552)
 GRADIENTS = Kernel("gradients.cu", "cuda_delta_gradients", 384, 218_128)
 KERNELS = (
@@ -48,9 +50,11 @@ KERNELS = (
     WALK_WIDE,
     WALK_WIDE_KEEP,
     WALK_ENDS,
+    WALK_WIDE_ENDS,
     WALK_BACK,
     WALK_BACK_WIDE,
     WALK_BACK_ENDS,
+    WALK_BACK_WIDE_ENDS,
     CARRY,
     GRADIENTS,
 )

@@ -159,13 +159,14 @@ template <bool ENDS, class Layout>
 FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,
                         const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,
                         bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K,
-                        int V, int NT, int NS, int PER, int heads) {
+                        int V, int NT, int NS, int PER, int heads, int segments, int skipped) {
     constexpr int of_block = Layout::CHAINS * STRIP;
-    const int of_values = (V + of_block - 1) / of_block, others = heads * (NS - 1) * of_values;
-    const bool map = ENDS && block() >= others;
+    const int of_values = (V + of_block - 1) / of_block, of_maps = (K + of_block - 1) / of_block;
+    const int others = heads * segments * of_values;
+    const bool map = ENDS && block() >= others, parts = !ENDS && segments < NS;
     const Strip strip =
-        map ? strip_of(block() - others, bounds, T, H, G, (K + STRIP - 1) / STRIP, NT, NS, PER, 1, NS - 1)
-            : strip_of(block(), bounds, T, H, G, of_values, NT, NS, PER, NS - ENDS, ENDS);
+        map ? strip_of(block() - others, of_block, bounds, T, H, G, of_maps, NT, NS, PER, 1, NS - 1)
+            : strip_of(block(), of_block, bounds, T, H, G, of_values, NT, NS, PER, segments, skipped);
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first, group = thread() / 128;
     if (thread() == 0) {
         open_barriers(FULL, EMPTY, 128), open_barriers(EMPTY, HELD, 128 * Layout::CHAINS + 128);
@@ -187,13 +188,13 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         take_registers<Layout::CHAIN, Layout::BEGUN>();
         float state[64];
         const int first = strip.first + (thread() / 32 - 4) * 16;
-        load_state(state, ENDS ? nullptr : dfinal, strip.state, first, K, V);
+        load_state(state, ENDS ? nullptr : dfinal, parts ? strip.bh : strip.state, first, K, V);
         if (map) for_state(first, K, K, [&](int i, int key, int value) { state[i] = key == value; });
         chain<ENDS, Layout>(strip, group - 1, state);
         if (map)
             for_state(first, K, K,
                       [&](int i, int key, int value) { maps[(strip.state * K + value) * K + key] = state[i]; });
-        else if (dinitial && (ENDS || strip.segment == 0))
+        else if (dinitial && (ENDS || strip.segment == skipped))
             store_state(dinitial, state, ENDS ? strip.state : strip.bh, first, K, V);
     } else {
         take_registers<Layout::BESIDE, Layout::BEGUN>();
@@ -202,8 +203,7 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         for (int walked = 0; walked <= chunks; ++walked) {
             if (walked < chunks) lend<Layout>(walked);
             if (!ENDS && thread() % 128 == 0 && walked)
-                keep<Layout>(dstates, dx, (strip.sequence.place + chunks - walked) * strips + strip.first / STRIP,
-                             walked - 1);
+                keep<Layout>(dstates, dx, (strip.kept + chunks - walked) * strips + strip.first / STRIP, walked - 1);
         }
     }
 }
@@ -213,8 +213,8 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     name(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,                      \
          const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,              \
          bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K, int V,     \
-         int NT, int NS, int PER, int heads) {                                                                 \
+         int NT, int NS, int PER, int heads, int segments, int skipped) {                                      \
         walk_back<ENDS, Layout>(q, k, high, low, vectors, d_o, dfinal, bounds, dx, dstates, dinitial, maps, T, \
-                                H, G, K, V, NT, NS, PER, heads);                                               \
+                                H, G, K, V, NT, NS, PER, heads, segments, skipped);                            \
     }
 #endif

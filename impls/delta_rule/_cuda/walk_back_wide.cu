@@ -2,3 +2,4 @@
 #include "walk_back.cuh"
 
 WALK(cuda_delta_walk_back_wide, 512, false, WideBack)
+WALK(cuda_delta_walk_back_wide_ends, 512, true, WideBack)

@@ -3,3 +3,4 @@
 
 WALK(cuda_delta_walk_wide, 512, OUTPUT, Wide)
 WALK(cuda_delta_walk_wide_keep, 512, KEEP, Wide)
+WALK(cuda_delta_walk_wide_ends, 512, ENDS, Wide)

@@ -5,7 +5,8 @@
 // is kept.
 //
 // Segments: first each is walked through from 0 and, without values, from I, which gives the map S -> M S + U that it
-// is; carry.cu finds the state in which each begins; then all are walked through for their results.
+// is; carry.cu finds the state in which each begins; then all are walked through for their results. Parts are segments
+// that are walked through one after the other, so that what is kept of one takes the room of the one before.
 #ifndef SSMPERF_DELTA_WALKS
 #define SSMPERF_DELTA_WALKS
 #include "parts.cuh"
@@ -61,26 +62,30 @@ FUNCTION void wait_until_free(int i, int use, int count) {
 }
 
 // A strip of values of a segment, which a block walks through; without segments NS is 1. bh: of the head among all;
-// state: of the segment among all; first: value.
+// state: of the segment among all; kept: of its first chunk among those of the launch; first: value.
 struct Strip {
     Sequence sequence;
     int bh, segment, first;
-    long long state, row, key_row;  // rows of its first step, among those of v and of k
+    long long state, kept, row, key_row;  // rows of its first step, among those of v and of k
 };
-FUNCTION Strip strip_of(int block, const long long* bounds, int T, int H, int G, int strips, int NT, int NS, int PER,
-                        int segments, int skipped) {
+// width: values of a block. Blocks are for `segments` of each head, from `skipped` on.
+FUNCTION Strip strip_of(int block, int width, const long long* bounds, int T, int H, int G, int strips, int NT, int NS,
+                        int PER, int segments, int skipped) {
     int each = block / strips, bh = each / segments, segment = each % segments + skipped, head = bh % H;
     Sequence part = sequence_of(bh / H, head, T, H, NT, bounds);
+    long long kept = part.place;
     if (NS > 1) {
         int begin = segment * PER;
         part.first += begin * C, part.steps -= begin * C, part.place += begin;
         part.chunks = part.chunks - begin < PER ? part.chunks - begin : PER;
+        kept = segments == NS ? part.place : (long long)bh * PER;
     }
     return {part,
             bh,
             segment,
-            block % strips * STRIP,
+            block % strips * width,
             (long long)bh * NS + segment,
+            kept,
             part.first * H + head,
             part.first * G + head / (H / G)};
 }
@@ -96,8 +101,8 @@ FUNCTION void copy_in(const Strip& strip, int walked, int chunk, const bfloat16*
     const long long at = strip.sequence.place + chunk, key_row = (strip.key_row + (long long)chunk * C * G) * K;
     if (thread() == 0) {
         expect_bytes(FULL + stage, 2 * SQUARE_BYTES + VECTORS_STAGE);
-        copy_square<Layout::PACKED>(to + Layout::HIGH, high + at * C * C, FULL + stage);
-        copy_square<Layout::PACKED>(to + Layout::LOW, low + at * C * C, FULL + stage);
+        copy_square<Layout::PACKED>(to + Layout::HIGH, high + at * SQUARE, FULL + stage);
+        copy_square<Layout::PACKED>(to + Layout::LOW, low + at * SQUARE, FULL + stage);
         copy_bytes(Layout::OF_VECTORS + stage * VECTORS_STAGE, vectors + at * VECTORS, VECTORS_STAGE, FULL + stage);
     }
     copy_tile<C>(to + OF_K, k + key_row, (long long)G * K, left, K);
@@ -135,6 +140,20 @@ FUNCTION void load_state(float* state, const float* from, long long which, int f
 }
 FUNCTION void store_state(float* to, const float* state, long long which, int first, int K, int V) {
     for_state(first, K, V, [&](int i, int key, int value) { to[(which * K + key) * V + value] = state[i]; });
+}
+// The same where a part begins, for a walk that comes later: two strips of each head, as threads have them.
+FUNCTION long long begun_at(long long which, int strip) {
+    return (which * (WIDEST / STRIP) + strip) * STRIP * WIDEST + thread() % 128 * 4;
+}
+FUNCTION void store_begun(float* to, const float* state, long long which, int strip) {
+    to += begun_at(which, strip);
+    UNROLL
+    for (int i = 0; i < 16; ++i) put_four_floats(to + 512 * i, state + 4 * i);
+}
+FUNCTION void load_begun(float* state, const float* from, long long which, int strip) {
+    from += begun_at(which, strip);
+    UNROLL
+    for (int i = 0; i < 64; ++i) state[i] = from[i / 4 * 512 + i % 4];
 }
 // The state as the left side of products, and as a tile in shared memory, V x K.
 FUNCTION void hold(unsigned* held, const float* state) {

@@ -78,16 +78,46 @@ def test_agrees_with_the_definition(name: str) -> None:
     kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
 
 
-@pytest.mark.usefixtures("host")
+CUT: list[Operands] = [{}, {"K": 40, "V": 72, "state": False}]
+WIDE_WALKS = {f"cuda_delta_walk_{name}" for name in ("wide", "wide_keep", "back_wide")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [{}, {"K": 40, "V": 72, "state": False}], ids=str)
-def test_segments_agree_with_the_definition(changed: Operands, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("changed", CUT, ids=str)
+def test_segments_agree_with_the_definition(
+    changed: Operands, wide: bool, host: HopperHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A segment's map has no symmetry, so M is not taken for Mᵀ."""
-    plan.forget()
     monkeypatch.setattr(function, "segments_of", lambda *sizes: 3)
+    monkeypatch.setattr(function, "waves", lambda *blocks: (1, wide))
     given = operands(6 * CHUNK + 3, G=1, **changed)
     kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
-    plan.forget()
+    walks = WIDE_WALKS | {"cuda_delta_walk_wide_ends", "cuda_delta_walk_back_wide_ends"}
+    assert GPU or not wide or walks <= {*host.launched}
+
+
+@pytest.mark.slow(but=("changed0-False",))
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("changed", CUT)
+def test_parts_of_the_backward_pass_give_the_same_bits(
+    changed: Operands, wide: bool, host: HopperHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three parts of two chunks, two and a part of one, beside all chunks at once."""
+    given = operands(4 * CHUNK + 3, B=2, G=1, **changed)
+    leaves = {name: x.requires_grad_() for name, x in given.items()}
+    monkeypatch.setattr(function, "segments_of", lambda *sizes: 1)
+    monkeypatch.setattr(function, "waves", lambda *blocks: (1, wide))
+    found = []
+    for parts in (1, 3):
+        plan.forget()
+        monkeypatch.setattr(function, "parts_of", lambda chunks, parts=parts: parts)
+        o, final = ENTRY.function(**leaves)
+        found.append(torch.autograd.grad((o.sum() + final.sum()), list(leaves.values())))
+    assert GPU or host.launched.count("cuda_delta_gradients") == 4
+    for whole, cut in zip(*found, strict=True):
+        assert whole.count_nonzero() > 0
+        torch.testing.assert_close(cut, whole, rtol=0, atol=0)
 
 
 WIDE: dict[str, Operands] = {
@@ -102,13 +132,29 @@ WIDE: dict[str, Operands] = {
 def test_two_strips_in_a_block_agree_with_the_definition(
     name: str, host: HopperHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan.forget()
-    monkeypatch.setattr(function, "is_wide", lambda *sizes: True)
+    monkeypatch.setattr(function, "waves", lambda *blocks: (1, True))
     given = WIDE[name] | ({"cu_seqlens": BOUNDS.to(DEVICE)} if name == "packed" else {})
     kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
-    plan.forget()
-    walks = {f"cuda_delta_walk_{name}" for name in ("wide", "wide_keep", "back_wide")}
-    assert GPU or walks <= {*host.launched}
+    assert GPU or {*host.launched} >= WIDE_WALKS
+
+
+def test_two_strips_go_into_a_block_where_that_takes_fewer_waves() -> None:
+    assert function.waves(128, 64, 132, 1.48) == (1, False)
+    assert function.waves(256, 128, 132, 1.48) == (1.48, True)
+    assert function.waves(256, 256, 132, 1.48) == (2, False)  # values of one strip
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 31, 64, 513])
+def test_heads_are_cut_where_they_are_few(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for heads in (0, 1, 7, 16, 66, 200):
+        segments = function.segments_of(chunks, heads, 2, 2, 132)
+        assert (segments - 1) * -(-chunks // segments) < chunks  # the last has a chunk
+        assert segments == 1 or heads < 66
+    assert chunks < 512 or function.segments_of(chunks, 16, 2, 2, 132) > 1
+    monkeypatch.setattr(function, "PARTS", 4)
+    parts = function.parts_of(chunks)
+    assert parts <= 4 and (parts - 1) * -(-chunks // parts) < chunks
+    assert (parts == 1) == (chunks < 2 * function.LEAST)
 
 
 @pytest.mark.usefixtures("host")

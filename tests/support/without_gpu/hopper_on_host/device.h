@@ -254,6 +254,7 @@ FUNCTION void put_four(unsigned at, const float* x) { std::memcpy(byte_at(at), x
 FUNCTION void put_word(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 4); }
 FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 2); }
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(to, w, 16); }
+FUNCTION void put_four_floats(float* to, const float* x) { std::memcpy(to, x, 16); }
 FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(to, byte_at(at), 16); }
 
 // Runs the blocks of a kernel one after another, with so many bytes of shared memory. Arguments have 64 bits each.
