@@ -66,15 +66,17 @@ CASES: dict[str, Operands] = {
     "resets": operands(3 * CHUNK, H=1, G=1, K=16, V=16, regime="reset"),
     "one step": operands(1, H=1, G=1),
     "packed": operands(140, G=1, K=32, V=72, sequences=4),
+    "values in two halves": operands(CHUNK + 5, G=1, K=24, V=144),
+    "packed, values in two halves": operands(140, H=1, G=1, K=32, V=256, sequences=4),
 }
 BOUNDS = torch.tensor([0, 60, 127, 127, 140], dtype=torch.int32)  # as suites give them; kernels read int64
 
 
 @pytest.mark.usefixtures("host")
-@pytest.mark.slow(but=("no state",))
+@pytest.mark.slow(but=("no state", "values in two halves"))
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_the_definition(name: str) -> None:
-    given = CASES[name] | ({"cu_seqlens": BOUNDS.to(DEVICE)} if name == "packed" else {})
+    given = CASES[name] | ({"cu_seqlens": BOUNDS.to(DEVICE)} if name.startswith("packed") else {})
     kernel_check("delta_rule", ENTRY.function, given, TOLERANCE)
 
 
@@ -195,6 +197,7 @@ def test_the_backward_pass_is_planned_with_the_forward_pass(T: int) -> None:
     [
         ({"q": torch.zeros(1, 2, 1, 12, dtype=HALF), "k": torch.zeros(1, 2, 1, 12, dtype=HALF)}, "K = 12"),
         ({"v": torch.zeros(1, 2, 1, 136, dtype=HALF)}, "V = 136"),
+        ({"v": torch.zeros(1, 2, 1, 272, dtype=HALF)}, "V = 272"),
         ({"v": torch.zeros(1, 2, 1, 16)}, "float32 operands"),
         ({"log_a": torch.zeros(1, 2, 1, 16)}, "per key channel"),
     ],
