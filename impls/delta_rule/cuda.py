@@ -95,10 +95,8 @@ def in_halves(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor | None, initial: Tensor | None,
     bounds: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same with each head's values as two heads of half as many."""
+    """The same with each head's values as two heads of half as many, which share its rates."""
     v = v.unflatten(-1, (2, -1)).flatten(2, 3)
-    beta = beta.repeat_interleave(2, 2)
-    log_a = None if log_a is None else log_a.repeat_interleave(2, 2)
     if initial is not None:
         initial = contiguous(initial.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2))
     o, final = whole(q, k, v, beta, log_a, initial, bounds)

@@ -140,6 +140,7 @@ def parts_of(chunks: int) -> int:
 class Schedule:
     """Sizes of a call. n: sequences, B unless they are packed. count: places of chunks of a head.
 
+    share: heads that have the same rates, and so the same inverses.
     segments: into which a head is cut, by time, and which are walked through beside each other; 1 for none.
     parts: the same, for those which the backward pass walks through one after the other.
     """
@@ -150,16 +151,18 @@ class Schedule:
     G: int
     K: int
     V: int
+    share: int
     bounds: Slot | None
     processors: int
     segments: int = 1
     parts: int = 1
 
     @classmethod
-    def of(cls, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
+    def of(cls, k: Slot, v: Slot, beta: Slot, bounds: Slot | None) -> Schedule:
         """Cut into segments where heads are few. Bounds of packed sequences are known on the device alone."""
         B, T, H, V = v.shape
-        made = cls(B, T, H, k.shape[2], k.shape[3], V, bounds, processors(v.device.index or 0))
+        sizes = B, T, H, k.shape[2], k.shape[3], V, H // (beta.shape[2] or 1)
+        made = cls(*sizes, bounds, processors(v.device.index or 0))
         if bounds is not None:
             return made
         values, keys = made.strips(STRIP)
@@ -193,9 +196,6 @@ class Schedule:
         """Of so many values, and of as many columns of a map."""
         return -(-self.V // width), -(-self.K // width)
 
-    def per_chunk(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
-        return plan.empty((self.B * self.H * self.count, size), dtype)
-
     def of_part(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
         """What is kept of each chunk, of one part at a time."""
         places = self.count if self.parts == 1 else self.cuts[1]
@@ -206,11 +206,13 @@ class Schedule:
 
     def chunks(self, plan: Plan, k: Slot, beta: Slot, log_a: Slot | None) -> tuple[Slot, ...]:
         """Compute for each chunk the inverse in two parts, and gates and rates."""
-        high, low = (self.per_chunk(plan, SQUARE, k.dtype) for _ in range(2))
-        vectors = self.per_chunk(plan, VECTORS, torch.float32)
+        H = self.H // self.share
+        count = self.B * H * self.count
+        high, low = (plan.empty((count, SQUARE), k.dtype) for _ in range(2))
+        vectors = plan.empty((count, VECTORS), torch.float32)
         slots = (k, beta, log_a, self.bounds, high, low, vectors)
-        sizes = (*self.sizes, self.count, self.n)
-        plan.steps.append(Launch(CHUNKS, self.B * self.H * self.count, slots, sizes))
+        sizes = (self.T, H, self.G, self.K, self.count, self.n)
+        plan.steps.append(Launch(CHUNKS, count, slots, sizes))
         return high, low, vectors
 
     def blocks(self, walk: Walk, segments: int, width: int) -> int:
@@ -235,7 +237,7 @@ class Schedule:
             segments, skipped = cuts, 0
         blocks, wide = (self.blocks(walk, segments, width) for width in (STRIP, 2 * STRIP))
         _, is_wide = waves(blocks, wide, self.processors, walk.each)
-        sizes = (*self.sizes, self.V, self.count, cuts, each, self.heads, segments, skipped)
+        sizes = (*self.sizes, self.V, self.count, cuts, each, self.heads, self.share, segments, skipped)
         kernel, grid = (walk.wide, wide) if is_wide else (walk.narrow, blocks)
         plan.steps.append(Launch(kernel, grid, slots, sizes))
 
@@ -258,7 +260,7 @@ def forward_pass(
     traced: whether the backward pass is likely to follow, which needs parts, and whose kernels are then
     compiled beside.
     """
-    schedule = Schedule.of(k, v, bounds)
+    schedule = Schedule.of(k, v, beta, bounds)
     chunks, begin, maps, begun = schedule.chunks(plan, k, beta, log_a), initial, None, None
     if schedule.segments > 1:
         maps, ends = (schedule.per_cut(plan, width) for width in (schedule.K, schedule.V))
@@ -282,7 +284,7 @@ def backward_pass(
     do: Slot, dfinal: Slot | None,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq and dk of every head of v, dv, dβ, d log_a, and dS_0."""
-    schedule = Schedule.of(k, v, bounds)
+    schedule = Schedule.of(k, v, beta, bounds)
     (B, T, H), K, V, parts = v.shape[:3], schedule.K, schedule.V, schedule.parts
     chunks = high, low, vectors
     tiles = STRIP * -(-V // STRIP)
@@ -296,7 +298,8 @@ def backward_pass(
     dinitial = None if initial is None else plan.like(initial)
     between = plan.empty((schedule.heads, K, V), torch.float32) if parts > 1 else None
     dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
-    dbeta, dlog_a = plan.like(beta), None if log_a is None else plan.like(log_a)
+    dbeta = plan.empty((B, T, H), beta.dtype)
+    dlog_a = None if log_a is None else plan.empty((B, T, H), log_a.dtype)
     each = schedule.count if parts == 1 else schedule.cuts[1]
     count = B * H * each
     for part in reversed(range(parts)):
@@ -306,7 +309,7 @@ def backward_pass(
         schedule.walk(plan, BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dbegin, None), one)
         dend = between
         slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
-        sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, each, part * each)
+        sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, each, schedule.share, part * each)
         plan.steps.append(Launch(GRADIENTS, min(count, schedule.processors), slots, sizes))
     return dq, dk, dv, dbeta, dlog_a, dinitial
 
@@ -335,4 +338,7 @@ class DeltaRule(torch.autograd.Function):
         do = torch.zeros_like(given[0]) if do is None else aligned(packed(do))
         dfinal = None if dfinal is None else packed(dfinal)
         dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, *given, do, dfinal)
-        return shared_sum(dq, q.shape[2]), shared_sum(dk, k.shape[2]), dv, dbeta, dlog_a, dinitial, None
+        dq, dk = shared_sum(dq, q.shape[2]), shared_sum(dk, k.shape[2])
+        rates = given[1].shape[2]
+        dbeta, dlog_a = shared_sum(dbeta, rates), None if dlog_a is None else shared_sum(dlog_a, rates)
+        return dq, dk, dv, dbeta, dlog_a, dinitial, None

@@ -230,7 +230,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
                      const long long* bounds, const bfloat16* d_o, const bfloat16* dx, const bfloat16* y,
                      const bfloat16* states, const bfloat16* dstates, bfloat16* dq, bfloat16* dk, bfloat16* dv,
                      float* dbeta, float* dlog_a, int T, int H, int G, int K, int V, int NT, int sequences, int count,
-                     int PER, int skipped) {
+                     int PER, int SHARE, int skipped) {
     if (thread() == 0) {
         const int own = SETS + OWN_VALUES;  // one group alone reads them
         open_barriers(0, SETS, 128), open_barriers(SETS, own, 256), open_barriers(own, own + 1, 128);
@@ -241,7 +241,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
         take_registers<PRODUCER, THIRDS / 3>();
         const int strips = (V + 63) / 64;
         if (strips == 1) clear_tiles();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, skipped, [&](const Chunk& chunk, int turn) {
+        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped, [&](const Chunk& chunk, int turn) {
             const int left = chunk.left, head = chunk.bh % H;
             const long long stride = (long long)H * V, own = (chunk.step * H + head) * V;
             const long long key_stride = (long long)G * K, key_own = (chunk.step * G + head / (H / G)) * K;
@@ -272,11 +272,11 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
         wait_for_copies();
     } else if (thread() < 256) {
         take_registers<CONSUMER, THIRDS / 3>();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, skipped,
+        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped,
                    [&](const Chunk& chunk, int turn) { of_queries(chunk, turn, dq, dv, H, K, V); });
     } else {
         take_registers<CONSUMER, THIRDS / 3>();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, skipped,
+        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped,
                    [&](const Chunk& chunk, int turn) { of_keys(chunk, turn, dk, dbeta, dlog_a, H, K); });
     }
 }

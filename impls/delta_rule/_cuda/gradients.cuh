@@ -68,20 +68,20 @@ FUNCTION void put_square(unsigned to, const unsigned* r, int warp, int lane) {  
     }
 }
 
-// A chunk of a head of a value. place: among all; at: among those of the launch.
+// A chunk of a head of a value. place: of its gates and rates; at: among those of the launch.
 struct Chunk {
     int at, place, bh, left;
     long long step;  // of its first step, among those of all batch elements
 };
 // For each chunk of a block, with its number. Of the NT places of each head the launch is for PER, from `skipped` on.
 template <class Use>
-FUNCTION void for_chunks(int T, int H, int NT, const long long* bounds, int sequences, int count, int PER, int skipped,
-                         Use use) {
+FUNCTION void for_chunks(int T, int H, int NT, const long long* bounds, int sequences, int count, int PER, int SHARE,
+                         int skipped, Use use) {
     for (int at = block(), turn = 0; at < count; at += blocks()) {
-        const int bh = at / PER, place = at % PER + skipped;
+        const int bh = at / PER, place = at % PER + skipped, of_rates = bh / H * (H / SHARE) + bh % H / SHARE;
         const Steps steps = steps_of(place, T, bounds, sequences);
         if (steps.left > 0)
-            use(Chunk{at, bh * NT + place, bh, steps.left, (long long)(bh / H) * T + steps.first}, turn++);
+            use(Chunk{at, of_rates * NT + place, bh, steps.left, (long long)(bh / H) * T + steps.first}, turn++);
     }
 }
 struct Lane {

@@ -180,10 +180,11 @@ template <Mode MODE, class Layout>
 FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,
                    const float* vectors, const float* initial, const long long* bounds, bfloat16* o, bfloat16* states,
                    float* final_state, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER,
-                   int heads, int segments, int skipped) {
+                   int heads, int SHARE, int segments, int skipped) {
     constexpr int of_block = Layout::CHAINS * STRIP;
     const int of_values = (V + of_block - 1) / of_block, of_maps = MODE == ENDS ? (K + of_block - 1) / of_block : 0;
-    Strip strip = strip_of(block(), of_block, bounds, T, H, G, of_values + of_maps, NT, NS, PER, segments, skipped);
+    Strip strip = strip_of(block(), of_block, bounds, T, H, G, of_values + of_maps, NT, NS, PER, SHARE, segments,
+                           skipped);
     const bool map = strip.first >= of_values * of_block;
     if (map) strip.first -= of_values * of_block;
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first, group = thread() / 128;
@@ -240,8 +241,8 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
     name(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,          \
          const float* vectors, const float* initial, const long long* bounds, bfloat16* o, bfloat16* states,          \
          float* final_state, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER, int heads,      \
-         int segments, int skipped) {                                                                                 \
+         int SHARE, int segments, int skipped) {                                                                      \
         walk<MODE, Layout>(q, k, v, high, low, vectors, initial, bounds, o, states, final_state, maps, T, H, G, K, V, \
-                           NT, NS, PER, heads, segments, skipped);                                                    \
+                           NT, NS, PER, heads, SHARE, segments, skipped);                                             \
     }
 #endif

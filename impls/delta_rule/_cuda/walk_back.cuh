@@ -159,14 +159,14 @@ template <bool ENDS, class Layout>
 FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,
                         const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,
                         bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K,
-                        int V, int NT, int NS, int PER, int heads, int segments, int skipped) {
+                        int V, int NT, int NS, int PER, int heads, int SHARE, int segments, int skipped) {
     constexpr int of_block = Layout::CHAINS * STRIP;
     const int of_values = (V + of_block - 1) / of_block, of_maps = (K + of_block - 1) / of_block;
     const int others = heads * segments * of_values;
     const bool map = ENDS && block() >= others, parts = !ENDS && segments < NS;
     const Strip strip =
-        map ? strip_of(block() - others, of_block, bounds, T, H, G, of_maps, NT, NS, PER, 1, NS - 1)
-            : strip_of(block(), of_block, bounds, T, H, G, of_values, NT, NS, PER, segments, skipped);
+        map ? strip_of(block() - others, of_block, bounds, T, H, G, of_maps, NT, NS, PER, SHARE, 1, NS - 1)
+            : strip_of(block(), of_block, bounds, T, H, G, of_values, NT, NS, PER, SHARE, segments, skipped);
     const int chunks = strip.sequence.chunks, values = map ? 0 : V - strip.first, group = thread() / 128;
     if (thread() == 0) {
         open_barriers(FULL, EMPTY, 128), open_barriers(EMPTY, HELD, 128 * Layout::CHAINS + 128);
@@ -213,8 +213,8 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     name(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,                      \
          const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,              \
          bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K, int V,     \
-         int NT, int NS, int PER, int heads, int segments, int skipped) {                                      \
+         int NT, int NS, int PER, int heads, int SHARE, int segments, int skipped) {                           \
         walk_back<ENDS, Layout>(q, k, high, low, vectors, d_o, dfinal, bounds, dx, dstates, dinitial, maps, T, \
-                                H, G, K, V, NT, NS, PER, heads, segments, skipped);                            \
+                                H, G, K, V, NT, NS, PER, heads, SHARE, segments, skipped);                     \
     }
 #endif

@@ -68,17 +68,18 @@ struct Strip {
     int bh, segment, first;
     long long state, kept, row, key_row;  // rows of its first step, among those of v and of k
 };
-// width: values of a block. Blocks are for `segments` of each head, from `skipped` on.
+// width: values of a block. SHARE heads have the same inverses, and so one place for each chunk's among those. Blocks are
+// for `segments` of each head, from `skipped` on.
 FUNCTION Strip strip_of(int block, int width, const long long* bounds, int T, int H, int G, int strips, int NT, int NS,
-                        int PER, int segments, int skipped) {
+                        int PER, int SHARE, int segments, int skipped) {
     int each = block / strips, bh = each / segments, segment = each % segments + skipped, head = bh % H;
-    Sequence part = sequence_of(bh / H, head, T, H, NT, bounds);
-    long long kept = part.place;
+    Sequence part = sequence_of(bh / H, head / SHARE, T, H / SHARE, NT, bounds);
+    long long kept = bounds ? part.place + (long long)(head - head / SHARE) * NT : (long long)bh * NT;
     if (NS > 1) {
         int begin = segment * PER;
         part.first += begin * C, part.steps -= begin * C, part.place += begin;
         part.chunks = part.chunks - begin < PER ? part.chunks - begin : PER;
-        kept = segments == NS ? part.place : (long long)bh * PER;
+        kept = segments == NS ? kept + begin : (long long)bh * PER;
     }
     return {part,
             bh,
