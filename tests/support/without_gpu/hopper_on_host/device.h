@@ -1,9 +1,13 @@
-// Stands in for device.cuh on a CPU: a thread for each thread of a block.
+// Stands in for device.cuh on a CPU: a thread for each thread of a block. What a GPU traps or waits for forever ends the
+// process with a reason, which pytest -s shows: addresses that are not aligned, and copies of other sizes than a barrier
+// expects.
 #ifndef SSMPERF_DELTA_DEVICE
 #define SSMPERF_DELTA_DEVICE
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -19,6 +23,11 @@ typedef unsigned short bfloat16;
 struct Two {
     float a, b;
 };
+FUNCTION void demand(bool holds, const char* what) {
+    if (holds) return;
+    std::fprintf(stderr, "stand-in for Hopper: %s\n", what);
+    std::abort();
+}
 
 struct Warp {
     std::barrier<> meet{32};
@@ -26,9 +35,10 @@ struct Warp {
 };
 struct Turns {  // a barrier of so many arrivals
     int arrivals{0};
-    std::atomic<int> missing{0}, turn{0};
+    std::atomic<int> missing{0}, turn{0}, bytes{0};  // that are expected and have not been copied
     void arrive() {
         if (missing.fetch_sub(1) != 1) return;
+        demand(bytes == 0, "copies of other sizes than a barrier expects");
         missing = arrivals;
         turn.fetch_add(1);
         turn.notify_all();
@@ -56,6 +66,17 @@ FUNCTION int block() { return me.block; }
 FUNCTION int blocks() { return me.blocks; }
 FUNCTION unsigned first_unit() { return 0; }
 FUNCTION unsigned char* byte_at(unsigned at) { return &me.of->memory.at(at); }
+// The same of the first of so many bytes that are moved at once.
+FUNCTION unsigned char* bytes_at(unsigned at, int bytes, int to = 0) {
+    demand(at % (to ? to : bytes) == 0, "an address in shared memory is not aligned");
+    byte_at(at + bytes - 1);
+    return byte_at(at);
+}
+template <class To>
+To* aligned(To* at, int to = 16) {
+    demand((size_t)at % to == 0, "an address in global memory is not aligned");
+    return at;
+}
 FUNCTION Warp& my_warp() { return me.of->warps[me.thread / 32]; }
 FUNCTION int my_lane() { return me.thread % 32; }
 FUNCTION void barrier() { me.of->all.arrive_and_wait(); }
@@ -74,18 +95,19 @@ FUNCTION void publish_at(int i) { arrive(i); }
 template <int COUNT, int BEGUN>
 void take_registers() {}
 FUNCTION void copy_16(unsigned to, const void* from, bool inside) {
-    if (inside) std::memcpy(byte_at(to), from, 16);
-    else std::memset(byte_at(to), 0, 16);
+    if (inside) std::memcpy(bytes_at(to, 16), aligned(from), 16);
+    else std::memset(bytes_at(to, 16), 0, 16);
 }
 FUNCTION void wait_for_copies() {}
-FUNCTION void expect_bytes(int, int) {}
-FUNCTION void copy_bytes(unsigned to, const void* from, int bytes, int) {
-    byte_at(to + bytes - 1);
-    std::memcpy(byte_at(to), from, bytes);
+FUNCTION void expect_bytes(int i, int bytes) { me.of->turns[i].bytes += bytes; }
+FUNCTION void copy_bytes(unsigned to, const void* from, int bytes, int i) {
+    demand(bytes % 16 == 0, "a bulk copy is no multiple of 16 bytes");
+    std::memcpy(bytes_at(to, bytes, 16), aligned(from), bytes);
+    me.of->turns[i].bytes -= bytes;
 }
 FUNCTION void store_bytes(void* to, unsigned from, int bytes) {
-    byte_at(from + bytes - 1);
-    std::memcpy(to, byte_at(from), bytes);
+    demand(bytes % 16 == 0, "a bulk copy is no multiple of 16 bytes");
+    std::memcpy(aligned(to), bytes_at(from, bytes, 16), bytes);
 }
 FUNCTION void wait_until_stored() {}
 FUNCTION void products_begin() {}
@@ -189,7 +211,7 @@ void move_matrices(unsigned* r, unsigned at, bool store) {
     warp_sync();
     for (int i = 0; i < 8; ++i) {
         int row = TURNED ? lane % 4 * 2 + i % 2 : lane / 4, column = TURNED ? lane / 4 : lane % 4 * 2 + i % 2;
-        auto* there = byte_at(warp.words[i / 2 * 8 + row]) + column * 2;
+        auto* there = bytes_at(warp.words[i / 2 * 8 + row], 16) + column * 2;
         auto* here = (unsigned char*)(r + i / 2) + i % 2 * 2;
         std::memcpy(store ? there : here, store ? here : there, 2);
     }
@@ -230,7 +252,7 @@ FUNCTION unsigned turn(unsigned x) {
 }
 
 template <class X>
-void load_many(X* to, unsigned at, int count) { std::memcpy((void*)to, byte_at(at), 4 * count); }
+void load_many(X* to, unsigned at, int count) { std::memcpy((void*)to, bytes_at(at, 4 * count), 4 * count); }
 FUNCTION float load_one(unsigned at) {
     float x;
     load_many(&x, at, 1);
@@ -248,14 +270,14 @@ FUNCTION unsigned load_word(unsigned at) {
     return x;
 }
 FUNCTION void load_four_words(unsigned* w, unsigned at) { load_many(w, at, 4); }
-FUNCTION void put_float(unsigned at, float x) { std::memcpy(byte_at(at), &x, 4); }
-FUNCTION void put_two(unsigned at, float a, float b) { put_float(at, a), put_float(at + 4, b); }
-FUNCTION void put_four(unsigned at, const float* x) { std::memcpy(byte_at(at), x, 16); }
-FUNCTION void put_word(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 4); }
-FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(byte_at(at), &x, 2); }
-FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(to, w, 16); }
-FUNCTION void put_four_floats(float* to, const float* x) { std::memcpy(to, x, 16); }
-FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(to, byte_at(at), 16); }
+FUNCTION void put_float(unsigned at, float x) { std::memcpy(bytes_at(at, 4), &x, 4); }
+FUNCTION void put_two(unsigned at, float a, float b) { bytes_at(at, 8), put_float(at, a), put_float(at + 4, b); }
+FUNCTION void put_four(unsigned at, const float* x) { std::memcpy(bytes_at(at, 16), x, 16); }
+FUNCTION void put_word(unsigned at, unsigned x) { std::memcpy(bytes_at(at, 4), &x, 4); }
+FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(bytes_at(at, 2), &x, 2); }
+FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(aligned(to), w, 16); }
+FUNCTION void put_four_floats(float* to, const float* x) { std::memcpy(aligned(to), x, 16); }
+FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(aligned(to), bytes_at(at, 16), 16); }
 
 // Runs the blocks of a kernel one after another, with so many bytes of shared memory. Arguments have 64 bits each.
 template <class... Arguments, size_t... I>
