@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
-from ssmperf.authors.fuzzing.configurations.space import SUITE, Space, budget_of
+from ssmperf.authors.fuzzing.configurations.space import SUITE, Space, budget_of, sampled
 from ssmperf.authors.fuzzing.faults import FuzzFault
 from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, crashed
 from ssmperf.authors.fuzzing.in_workers import working
@@ -19,6 +19,7 @@ from ssmperf.authors.fuzzing.result import FuzzResult
 from ssmperf.authors.fuzzing.session import FuzzSession, Goal, Tally
 from ssmperf.authors.fuzzing.targets import spaces_of
 from ssmperf.authors.verification.bench import NO_CEILINGS, entry_of
+from ssmperf.authors.verification.binding import names_taken
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.context import Settings
@@ -29,6 +30,7 @@ from ssmperf.engine.plan.plan import Plan
 from ssmperf.engine.plan.run_options import Names, RunOptions, names
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.processes.cores import count_cores
+from ssmperf.engine.registry.declarations import Backend
 from ssmperf.engine.runs import store
 from ssmperf.errors import UsageError
 
@@ -111,9 +113,12 @@ def fuzz_function(
     """Fuzz a function in this process; earlier processes that it has ended count as faults.
 
     Raises:
-        UsageError: it is no function, or a number is illegal.
+        UsageError: it is no function or takes no kind of gate, or a number is illegal.
     """
     entry = entry_of(of, function, registry.recurrence(registry.recurrence_of(of)))
+    left_out: dict[str, str] = {}
+    if callable(function):
+        entry, left_out = _with_gates_of(entry, function)
     seed = _seed(seed, None)
     type_ = selection.device.type
     space = Space(of, entry, type_, budget_of(entry, type_))
@@ -124,7 +129,24 @@ def fuzz_function(
     faults = [*ended, *session.run(failed_before([space]), fixed([space], session.goal))]
     session.tally.faults = len(faults)
     remember([fault for fault in faults if fault not in ended])  # which would end this process, too
-    return FuzzResult(None, seed, faults, session.tally)
+    return FuzzResult(None, seed, faults, session.tally, left_out)
+
+
+def _with_gates_of(entry: Backend, function: Callable[..., Any]) -> tuple[Backend, dict[str, str]]:
+    """Declare the kinds of gates whose operands a function has parameters for, and say why not others.
+
+    Raises:
+        UsageError: there is none.
+    """
+    recurrence = registry.recurrence(entry.of)
+    taken, left_out = names_taken(function, recurrence), dict[str, str]()
+    for kind in recurrence.gate_kinds:
+        if missing := [name for name in sampled(recurrence.name, kind) if name not in taken]:
+            left_out[f"gates {kind or 'none'}"] = f"the function has no parameter for {', '.join(missing)}"
+    gates = tuple(kind for kind in recurrence.gate_kinds if f"gates {kind or 'none'}" not in left_out)
+    if not gates:
+        raise UsageError(f"{entry.name} cannot be fuzzed: {'; '.join(left_out.values())}")
+    return replace(entry, gates=gates), left_out
 
 
 def goal_of(minutes: float | None, examples: int | None) -> Goal:

@@ -1,22 +1,27 @@
-"""Shrink a failing configuration: first its example within the class, then the class; and repeat it."""
+"""Shrink a failing configuration: its example within the class, the class, and each size; and repeat it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from ssmperf.authors.fuzzing.configurations.draws import DrawnClass, DrawPlace, Draws
-from ssmperf.authors.fuzzing.configurations.space import case_of
+from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, case_of
 from ssmperf.authors.fuzzing.faults import FaultKind, FuzzFault, kind_of
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record
 
 MOST_JUDGED = 60  # candidates of a fault
 LONGEST_S = 90.0
-EXAMPLES_SHARE = 0.45  # of candidates and time, for the example
+EXAMPLES_SHARE, CLASSES_SHARE = 0.35, 0.65  # of candidates and time: up to the example, and to the class
 REPEATED = 3
 
+Part = TypeVar("Part")
+Candidate = TypeVar("Candidate")
 JudgeCase = Callable[[Case], Record]
 
 
@@ -65,10 +70,64 @@ def smallest(draws: Draws, drawn: DrawnClass, place: DrawPlace, first: Record, j
     candidates.allow(EXAMPLES_SHARE)
     example = dict(drawn.examples)[place.example]
     example = draws.shrunk_example(drawn.kind, example, place, candidates.fails)
-    candidates.allow(1.0)
+    candidates.allow(CLASSES_SHARE)
     kind = draws.shrunk_class(drawn.kind, example, place, candidates.fails)
+    candidates.allow(1.0)
+    kind, example = with_least_sizes(kind, example, candidates.fails)
     last = candidates.known[case_of(kind, example).id]
     return FuzzFault(fault, last, first, judged=candidates.judged, shrunk=True)
+
+
+def with_least_sizes(
+    kind: FuzzClass, example: FuzzExample, fails: Callable[[Case], bool]
+) -> tuple[FuzzClass, FuzzExample]:
+    """Lower each size by itself as far as the case fails.
+
+    Most sizes that are drawn are those at which tiles begin or end, and a fault may begin between them.
+    """
+
+    def of_example(each: FuzzExample) -> bool:
+        return fails(case_of(kind, each))
+
+    def of_class(each: FuzzClass) -> bool:
+        return fails(case_of(each, example))
+
+    for name in ("batch", "heads", "past"):
+        example = _least(getattr(example, name), partial(_sized, example, name), of_example)
+    if not example.packed:
+        example = _least(example.lengths[0], partial(_sized, example, "lengths"), of_example)
+    for letter, size in kind.sizes:
+        legal = kind.space.backend.sizes.get(letter)
+        kind = _least(size, partial(_resized, kind, letter), of_class, legal)
+    return kind, example
+
+
+def _sized(example: FuzzExample, name: str, size: int) -> FuzzExample:
+    changes: dict[str, Any] = {name: (size,) if name == "lengths" else size}
+    return replace(example, **changes)
+
+
+def _resized(kind: FuzzClass, letter: str, size: int) -> FuzzClass:
+    return replace(kind, sizes=tuple((each, size if each == letter else old) for each, old in kind.sizes))
+
+
+def _least(
+    size: int, make: Callable[[int], Part], fails: Callable[[Part], bool], legal: Sequence[int] | None = None
+) -> Part:
+    """Find the part with the least size that fails, by halving.
+
+    legal: sizes that a backend takes; with any, odd ones stay odd and even ones even, but for one step.
+    """
+    if legal is not None:
+        return _first([make(each) for each in sorted(legal) if each <= size], fails)
+    sizes = range(2 - size % 2, size + 1, 2)
+    found = _first(sizes, lambda each: fails(make(each)))
+    return _first([make(each) for each in (found - 1, found) if each], fails)
+
+
+def _first(candidates: Sequence[Candidate], fails: Callable[[Candidate], bool]) -> Candidate:
+    """Find the first that fails, if the last one does, and each behind one that fails."""
+    return candidates[bisect_left(candidates, True, hi=len(candidates) - 1, key=fails)]
 
 
 def repeated(fault: FuzzFault, judge: JudgeCase) -> FuzzFault:

@@ -37,6 +37,19 @@ def taking_names(function: Callable[..., Any], recurrence: Recurrence) -> Callab
     return _by_place(function, parameters, recurrence)
 
 
+def names_taken(function: Callable[..., Any], recurrence: Recurrence) -> set[str]:
+    """Name the operands of a recurrence that `taking_names` can pass to a function."""
+    all_names = list(recurrence.signature.parameters)
+    parameters = _parameters(function)
+    names = {each.name for each in parameters if each.kind in BY_NAME}
+    any_name = any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters)
+    if any_name or (not is_apply(function) and names >= set(recurrence.required)):
+        return set(all_names) if any_name else names & set(all_names)
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    order = [name for name in all_names if name not in named]
+    return {*order[: sum(each.kind in BY_PLACE for each in parameters)], *(named & set(all_names))}
+
+
 def is_apply(function: Callable[..., Any]) -> bool:
     """Tell whether a function is the `apply` of an `autograd.Function`, which takes no names."""
     owner = getattr(function, "__self__", None)

@@ -10,7 +10,9 @@ import torch
 
 import ssmperf
 from ssmperf import Case, Record, Shape
+from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, Space, budget_of
 from ssmperf.authors.fuzzing.faults import FaultKind, FuzzFault, merged, without_numbers
+from ssmperf.authors.fuzzing.shrinking import with_least_sizes
 from ssmperf.authors.fuzzing.targets import spaces_of
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.plan.selection import Device
@@ -72,6 +74,33 @@ def test_the_smallest_fault_comes_first_and_equal_ones_are_one() -> None:
 
     found = merged([fault(15, 2), fault(3, 1, "stateless"), fault(1, 24), fault(3, 1), fault(3, 1, seed=4)])
     assert [(each.record.case.shape["T"], each.count) for each in found] == [(3, 2), (3, 1), (1, 1), (15, 1)]
+
+
+@pytest.mark.parametrize(("begins", "steps"), [(34, 61), (128, 193), (2, 255)])
+def test_sizes_between_edges_of_tiles_are_found(begins: int, steps: int) -> None:
+    """A fault of odd lengths from some one on, and of some channels on."""
+    entry = registry.backend("scan", "sequential")
+    space = Space("scan", entry, "cpu", budget_of(entry, "cpu"))
+    kind = FuzzClass(space, (("C", 48),), "data", "forward", "float32", "float32", "channels_last", 1, ())
+    judged: list[Case] = []
+
+    def fails(case: Case) -> bool:
+        judged.append(case)
+        return case.shape["T"] >= begins and case.shape["T"] % 2 == 1 and case.shape["C"] >= 19
+
+    kind, example = with_least_sizes(kind, FuzzExample(batch=5, lengths=(steps,)), fails)
+    assert (example.batch, example.lengths, kind.sizes) == (1, (begins + 1,), (("C", 19),))
+    assert len(judged) < 20
+
+
+def test_a_function_is_fuzzed_with_the_gates_that_it_has_parameters_for(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = ssmperf.fuzz("scan", lambda b, log_a, initial_state=None: SEQUENTIAL(log_a, b, initial_state),
+                         examples=30, seed=1, device="cpu")  # fmt: skip
+    assert "phase" in found.left_out["gates data_complex"] and "gates data" not in found.left_out
+    assert not any("phase" in reason for reason in found.tally.refused)
+    with pytest.raises(ssmperf.UsageError, match="no parameter for"):
+        ssmperf.fuzz("scan", lambda b, *, x=None: b, examples=30, seed=1, device="cpu")
 
 
 def test_reasons_are_alike_but_for_their_numbers_and_no_dtype_is_one() -> None:
