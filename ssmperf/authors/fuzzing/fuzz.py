@@ -30,7 +30,6 @@ from ssmperf.engine.plan.plan import Plan
 from ssmperf.engine.plan.run_options import Names, RunOptions, names
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.processes.cores import count_cores
-from ssmperf.engine.registry.declarations import Backend
 from ssmperf.engine.runs import store
 from ssmperf.errors import UsageError
 
@@ -116,12 +115,12 @@ def fuzz_function(
         UsageError: it is no function or takes no kind of gate, or a number is illegal.
     """
     entry = entry_of(of, function, registry.recurrence(registry.recurrence_of(of)))
-    left_out: dict[str, str] = {}
-    if callable(function):
-        entry, left_out = _with_gates_of(entry, function)
     seed = _seed(seed, None)
-    type_ = selection.device.type
+    type_, left_out = selection.device.type, dict[str, str]()
     space = Space(of, entry, type_, budget_of(entry, type_))
+    if callable(function):
+        space, left_out = _with_gates_taken(space, function)
+        entry = space.backend
     bench = FuzzBench(device, "", Settings(), NO_CEILINGS, nonce=_nonce(seed), entry=entry)
     examiner = ThisProcess(bench, selection, FOLDER)
     session = FuzzSession(examiner, [space], seed, goal_of(minutes, examples))
@@ -132,21 +131,23 @@ def fuzz_function(
     return FuzzResult(None, seed, faults, session.tally, left_out)
 
 
-def _with_gates_of(entry: Backend, function: Callable[..., Any]) -> tuple[Backend, dict[str, str]]:
-    """Declare the kinds of gates whose operands a function has parameters for, and say why not others.
+def _with_gates_taken(space: Space, function: Callable[..., Any]) -> tuple[Space, dict[str, str]]:
+    """Keep the kinds of gates for whose operands a function has parameters, and say why not others.
 
     Raises:
         UsageError: there is none.
     """
-    recurrence = registry.recurrence(entry.of)
-    taken, left_out = names_taken(function, recurrence), dict[str, str]()
-    for kind in recurrence.gate_kinds:
-        if missing := [name for name in sampled(recurrence.name, kind) if name not in taken]:
-            left_out[f"gates {kind or 'none'}"] = f"the function has no parameter for {', '.join(missing)}"
-    gates = tuple(kind for kind in recurrence.gate_kinds if f"gates {kind or 'none'}" not in left_out)
+    taken, name = names_taken(function, space.recurrence), space.recurrence.name
+    missing = {kind: [each for each in sampled(name, kind) if each not in taken] for kind in space.gate_kinds}
+    left_out = {
+        f"gates {kind or 'none'}": f"the function has no parameter for {', '.join(names)}"
+        for kind, names in missing.items()
+        if names
+    }
+    gates = tuple(kind for kind, names in missing.items() if not names)
     if not gates:
-        raise UsageError(f"{entry.name} cannot be fuzzed: {'; '.join(left_out.values())}")
-    return replace(entry, gates=gates), left_out
+        raise UsageError(f"{space.backend.name} cannot be fuzzed: {'; '.join(left_out.values())}")
+    return replace(space, backend=replace(space.backend, gates=gates)), left_out
 
 
 def goal_of(minutes: float | None, examples: int | None) -> Goal:

@@ -101,6 +101,8 @@ def test_a_function_is_fuzzed_with_the_gates_that_it_has_parameters_for(monkeypa
     assert not any("phase" in reason for reason in found.tally.refused)
     with pytest.raises(ssmperf.UsageError, match="no parameter for"):
         ssmperf.fuzz("scan", lambda b, *, x=None: b, examples=30, seed=1, device="cpu")
+    with pytest.raises(ssmperf.UsageError, match="no parameter for phase"):  # which this model's gates have
+        ssmperf.fuzz("gateloop", lambda log_a, b, initial_state=None: b, examples=30, device="cpu")
 
 
 def test_reasons_are_alike_but_for_their_numbers_and_no_dtype_is_one() -> None:
