@@ -65,6 +65,11 @@ class Program:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
+def import_compiler() -> None:
+    """Import it before threads do: cuda.core, while two import it at once, has no Program for one of them."""
+    import cuda.core  # noqa: F401
+
+
 @functools.cache
 def sources(folder: Path) -> dict[str, str]:
     """The files of a folder by name."""

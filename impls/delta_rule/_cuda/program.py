@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._cuda.load import load
-from ..._cuda.program import Program
+from ..._cuda.program import Program, import_compiler
 
 SOURCES = Path(__file__).parent
 ARCH = "sm_90a"  # Hopper alone has these products
@@ -68,6 +68,7 @@ def compiling(program: Program) -> Future[bytes]:
     """Begin to compile a program, or to find it in the cache, in a thread of its own; once in a process."""
     with _lock:
         if program not in _codes:
+            import_compiler()
             thread = ThreadPoolExecutor(1)
             _codes[program] = thread.submit(program.cubin, ARCH)
             thread.shutdown(wait=False)

@@ -64,14 +64,17 @@ def test_groups_ask_for_more_registers_than_they_have_or_give_some_away(file: st
 
 def test_programs_are_compiled_beside_each_other_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
+    imported: list[bool] = []
     both = threading.Barrier(2, timeout=60)
 
     def cubin(program: Program, arch: str) -> bytes:
+        assert imported  # or threads would import the compiler at once
         begun.append(program.file)
         both.wait()  # which nothing passes alone
         return program.file.encode()
 
     monkeypatch.setattr(programs, "_codes", {})
+    monkeypatch.setattr(programs, "import_compiler", lambda: imported.append(True))
     monkeypatch.setattr(Program, "cubin", cubin)
     monkeypatch.setattr(programs, "load", lambda code, *given: code)
     names = {each.file: each.program for each in KERNELS}
