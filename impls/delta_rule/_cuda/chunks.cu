@@ -1,214 +1,260 @@
-// G * inverse as high + low, gates and rates of a chunk of 64 steps: a block of four warps per chunk.
+// G * inverse as high + low, gates and rates of chunks of 64 steps: a block of four warps takes chunk after chunk.
 #include "parts.cuh"
 
-constexpr int LINE = 72, SHORT = 24, WEIGHTS = 20;  // pitches: of L in halves, of a block of 16 in halves and in floats
-constexpr int OF_K = 0, OF_L = 0, L_BYTES = C * LINE * 2;  // L in three parts, where keys were
-constexpr int OF_X = 3 * L_BYTES, X_BYTES = 4 * 16 * SHORT * 2, OF_WEIGHTS = OF_X + 3 * X_BYTES;
-constexpr int OF_SUMS = OF_WEIGHTS + 4 * 16 * WEIGHTS * 4, OF_RATES = OF_SUMS + 8 * C;
+// A square of 64 x 64 in shared memory has L below its diagonal, then the inverse, turned, above it.
+constexpr int LINE = 72;  // its pitch, for which neither rows nor columns share banks
+constexpr int OF_K = 0, OF_L = 2 * HALF, OF_SUMS = OF_L + C * LINE * 4, SUMS_BYTES = 12 * C;
+constexpr int OF_RATES = OF_SUMS + 2 * SUMS_BYTES, OF_NEXT = OF_RATES + 4 * C;
 
-FUNCTION void load_gates(Two* x, int step) {  // of two steps
-    float w[4];
-    load_four(w, OF_SUMS + 8 * step);
-    x[0] = {w[0], w[1]}, x[1] = {w[2], w[3]};
-}
+FUNCTION unsigned at(int row, int column) { return OF_L + (row * LINE + column) * 4; }
 
-struct Parts {
-    unsigned of[3][4];
-};  // a 16 x 16 matrix as the left side of products, a sum of three
+struct Given {
+    const bfloat16* k;
+    const float *beta, *log_a;
+    const long long* bounds;
+    float* vectors;
+    int T, H, G, K, NT, sequences, count;
+};
 
-FUNCTION void split(float a, float b, unsigned& high, unsigned& middle, unsigned& low) {
-    high = rounded_pair(a, b);
-    a -= low_half(high), b -= high_half(high);
-    middle = rounded_pair(a, b);
-    low = rounded_pair(a - low_half(middle), b - high_half(middle));
-}
-FUNCTION Parts parts_of(const float* d) {  // of an accumulator: [8 columns][side][2]
-    Parts p;
+// Finds the first place from `place` on that has steps, begins to copy its keys, and finds its gates: the sums and
+// numbers of resets up to each step, and what is left of each at the end of its eight. A warp does it.
+FUNCTION void prepare(const Given& given, int place, unsigned sums) {
+    const int lane = thread() % 32;
+    Steps steps = {0, 0};
+    for (; place < given.count; place += blocks()) {
+        steps = steps_of(place % given.NT, given.T, given.bounds, given.sequences);
+        if (steps.left > 0) break;
+    }
+    if (lane == 0) put_word(OF_NEXT, place < given.count ? place : -1);
+    if (place >= given.count) return;
+    const int bh = place / given.NT, batch = bh / given.H, head = bh % given.H;
+    const long long step = (long long)batch * given.T + steps.first, stride = (long long)given.G * given.K;
+    float log_gate[2], rate[2];
     UNROLL
-    for (int i = 0; i < 4; ++i) split(d[2 * i], d[2 * i + 1], p.of[0][i], p.of[1][i], p.of[2][i]);
-    return p;
-}
-// d += a y^T with y 16 x 16 in three parts in shared memory, `between` bytes apart; 24 bits.
-FUNCTION void add_product(float* d, const Parts& a, unsigned y, int pitch, int between) {
-    int lane = thread() % 32;
-    unsigned at = y + ((lane & 7) + (lane & 16) / 2) * pitch * 2 + (lane & 8) * 2;
+    for (int i = 0; i < 2; ++i) {  // two steps of a lane
+        int t = 2 * lane + i;
+        bool inside = t < steps.left;
+        log_gate[i] = given.log_a && inside ? given.log_a[(step + t) * given.H + head] : 0.0f;
+        rate[i] = inside ? given.beta[(step + t) * given.H + head] : 0.0f;
+    }
+    const int piece = lane % 16, odd = lane / 16;  // two rows of a copy of all lanes
+    const bfloat16* from = given.k + (step + odd) * stride + head / (given.H / given.G) * given.K + 8 * piece;
+    unsigned to[4];
     UNROLL
-    for (int part = 2; part >= 0; --part) {
-        unsigned b[4];
-        load_matrices(b, at + part * between);
+    for (int i = 0; i < 4; ++i) to[i] = OF_K + piece / 8 * HALF + swizzled(2 * i + odd, piece % 8);
+    const int left = (8 * piece < given.K ? steps.left : 0) - odd;
+    ROLLED
+    for (int i = 0; i < 8; ++i) {
         UNROLL
-        for (int other = 2 - part; other >= 0; --other) {
-            product(d, a.of[other], b[0], b[1]);
-            product(d + 4, a.of[other], b[2], b[3]);
+        for (int j = 0; j < 4; ++j, from += 2 * stride) copy_16(to[j] + 1024 * i, from, 8 * i + 2 * j < left);
+    }
+    float gate[2];
+    int reset[2];
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        reset[i] = log_gate[i] < RESET;
+        gate[i] = reset[i] ? 0.0f : log_gate[i];
+    }
+    float sum = gate[0] + gate[1];
+    int seen = reset[0] + reset[1];
+    UNROLL
+    for (int by = 1; by < 32; by *= 2) {
+        float before = shuffle_up(sum, by);
+        int others = shuffle_up(seen, by);
+        if (lane >= by) sum += before, seen += others;
+    }
+    const Two last = {from_lane(sum, 31), (float)from_lane(seen, 31)},
+              eighth = {from_lane(sum, lane | 3), (float)from_lane(seen, lane | 3)};
+    const Two here[2] = {{sum - gate[1], (float)(seen - reset[1])}, {sum, (float)seen}};
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        int t = 2 * lane + i;
+        put_two(sums + 8 * t, here[i].a, here[i].b);
+        put_float(sums + 8 * C + 4 * t, decay(eighth, here[i], true));
+        put_float(OF_RATES + 4 * t, rate[i]);
+    }
+    wait_for_copies();
+    float* out = given.vectors + (long long)place * VECTORS;
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        int t = 2 * lane + i;
+        out[t] = here[i].b == 0.0f ? exponential(here[i].a) : 0.0f;
+        out[C + t] = decay(last, here[i], true);
+        out[2 * C + t] = rate[i];
+        out[3 * C + 2 * t] = here[i].a, out[3 * C + 2 * t + 1] = here[i].b;
+    }
+}
+
+// d += a y^T, 16 x 16, y in shared memory, to 20 binary digits: products take the first 11 of each number, and what is
+// left of it in another. a is as products leave it. LOWER: nothing above y's diagonal is taken.
+template <bool LOWER>
+FUNCTION void add_product(float* d, const float* a, unsigned y) {
+    const int lane = thread() % 32, group = lane / 4, pair = lane % 4;
+    float rest[8];
+    UNROLL
+    for (int i = 0; i < 8; ++i) rest[i] = a[i] - upper(a[i]);
+    UNROLL
+    for (int k = 0; k < 2; ++k) {
+        UNROLL
+        for (int n = 0; n < 2; ++n) {
+            if (LOWER && k > n) continue;
+            Two b = load_two(y + ((8 * n + group) * LINE + 8 * k + 2 * pair) * 4);
+            if (LOWER && k == n) {
+                if (2 * pair > group) b.a = 0.0f;
+                if (2 * pair + 1 > group) b.b = 0.0f;
+            }
+            fine_product(d + 4 * n, rest + 4 * k, b.a, b.b);
+            fine_product(d + 4 * n, a + 4 * k, b.a - upper(b.a), b.b - upper(b.b));
+            fine_product(d + 4 * n, a + 4 * k, b.a, b.b);
         }
     }
 }
-// Store a block of the inverse, given transposed, with its gates.
-FUNCTION void put_block(bfloat16* high, bfloat16* low, const float* d, int row, int column) {
-    int lane = thread() % 32, group = lane / 4, pair = lane % 4;
-    Two to[2][2], from[2];
+// Column j of the inverse's blocks of 16: turned, a block is -(what is above it L^T) D^T. A warp does it.
+FUNCTION void merge(int j) {
+    const int lane = thread() % 32, group = lane / 4, pair = lane % 4;
+    float x[3][8];
     UNROLL
-    for (int half = 0; half < 2; ++half) load_gates(to[half], row + 8 * half + 2 * pair);
-    UNROLL
-    for (int side = 0; side < 2; ++side) from[side] = load_two(OF_SUMS + 8 * (column + 8 * side + group));
-    UNROLL
-    for (int half = 0; half < 2; ++half) {
+    for (int n = 0; n < 2; ++n) {
         UNROLL
         for (int side = 0; side < 2; ++side) {
-            int i = row + 8 * half + 2 * pair, j = column + 8 * side + group;
-            float a = d[4 * half + 2 * side] * decay(to[half][0], from[side], i >= j);
-            float b = d[4 * half + 2 * side + 1] * decay(to[half][1], from[side], i + 1 >= j);
-            unsigned upper = rounded_pair(a, b), rest = rounded_pair(a - low_half(upper), b - high_half(upper));
-            int at = stored_at(row + 8 * half + group, column + 8 * side) + 2 * pair;
-            *(unsigned*)(high + at) = turn(upper);
-            *(unsigned*)(low + at) = turn(rest);
+            Two y = {0.0f, 0.0f};
+            if (n >= side) y = load_two(at(16 * j + 8 * side + group, 16 * j + 8 * n + 2 * pair));
+            if (n == side) {
+                if (2 * pair < group) y.a = 0.0f;
+                if (2 * pair + 1 < group) y.b = 0.0f;
+            }
+            x[0][4 * n + 2 * side] = y.a, x[0][4 * n + 2 * side + 1] = y.b;
         }
     }
+    UNROLL
+    for (int down = 1; down < 4; ++down) {
+        const int i = j + down;
+        if (i > 3) return;
+        float e[8] = {}, found[8] = {};
+        UNROLL
+        for (int m = 0; m < down; ++m) add_product<false>(e, x[m], at(16 * i, 16 * (j + m)));
+        UNROLL
+        for (int n = 0; n < 8; ++n) e[n] = -e[n];
+        add_product<true>(found, e, at(16 * i, 16 * i));
+        UNROLL
+        for (int n = 0; n < 8; ++n)
+            if (down < 3) x[down][n] = found[n];
+        UNROLL
+        for (int n = 0; n < 4; ++n)
+            put_two(at(16 * j + n % 2 * 8 + group, 16 * i + n / 2 * 8 + 2 * pair), found[2 * n], found[2 * n + 1]);
+    }
+}
+
+FUNCTION void put_parts(unsigned* high, unsigned* low, const float* x, int count) {
+    UNROLL
+    for (int i = 0; i < count; ++i) {
+        high[i] = rounded_pair(x[2 * i], x[2 * i + 1]);
+        low[i] = rounded_pair(x[2 * i] - low_half(high[i]), x[2 * i + 1] - high_half(high[i]));
+    }
+}
+// Store the inverse with its gates.
+FUNCTION void put_square(bfloat16* high, bfloat16* low, unsigned sums) {
+    const int own = thread() / 8, line = thread() % 8;
+    unsigned upper[4] = {}, rest[4] = {};
+    UNROLL
+    for (int half = 0; half < 2; ++half) {  // 28 groups of 8 x 8 below the diagonal, and four of zeros above it
+        int row, column, group = own + 16 * half;
+        if (group < 28) {
+            column = (group >= 7) + (group >= 13) + (group >= 18) + (group >= 22) + (group >= 25) + (group >= 27);
+            row = 8 * (group - column * (15 - column) / 2 + column + 1) + line, column *= 8;
+            const float gates = decay(load_two(sums + 8 * row), load_two(sums + 8 * (column + 7)), true);
+            float x[8], left[8];
+            load_four(left, sums + 8 * C + 4 * column), load_four(left + 4, sums + 8 * C + 4 * column + 16);
+            UNROLL
+            for (int i = 0; i < 8; ++i) x[i] = load_one(at(column + i, row)) * (left[i] * gates);
+            put_parts(upper, rest, x, 4);
+        } else {
+            row = 16 * (group - 28) + line, column = 16 * (group - 28) + 8;
+            UNROLL
+            for (int i = 0; i < 4; ++i) upper[i] = rest[i] = 0;
+        }
+        put_four_words(high + stored_at(row, column), upper);
+        put_four_words(low + stored_at(row, column), rest);
+    }
+    const int row = thread() / 2, column = row / 8 * 8 + thread() % 2 * 4;  // four on the diagonal
+    const Two to = load_two(sums + 8 * row);
+    float x[4], from[8];
+    load_four(from, sums + 8 * column), load_four(from + 4, sums + 8 * column + 16);
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const bool below = row >= column + i;
+        x[i] = load_one(at(column + i, row)) * decay(to, {from[2 * i], from[2 * i + 1]}, below);
+        if (!below) x[i] = 0.0f;  // also where there are numbers that are none
+    }
+    put_parts(upper, rest, x, 2);
+    const int first = stored_at(row, row / 8 * 8) + thread() % 2 * 4;
+    put_two_words(high + first, upper[0], upper[1]);
+    put_two_words(low + first, rest[0], rest[1]);
+}
+
+// L of a chunk, and the inverses of its blocks on the diagonal in their places, below and, turned, above: a column of a
+// lane; the other half of the warp does the same again.
+FUNCTION void invert_blocks() {
+    const int warp = thread() / 32, lane = thread() % 32, column = lane % 16;
+    const unsigned first = at(16 * warp, 16 * warp);
+    float x[16];
+    UNROLL
+    for (int i = 0; i < 16; ++i) x[i] = i == column ? 1.0f : 0.0f;
+    UNROLL
+    for (int i = 1; i < 16; ++i) {
+        UNROLL
+        for (int part = 0; part <= (i - 1) / 4; ++part) {
+            float w[4];
+            load_four(w, first + (i * LINE + 4 * part) * 4);
+            UNROLL
+            for (int m = 0; m < 4; ++m)
+                if (4 * part + m < i) x[i] -= w[m] * x[4 * part + m];
+        }
+    }
+    warp_sync();
+    const bool turned = lane < 16;
+    const unsigned to = first + column * (turned ? LINE * 4 : 4), each = turned ? 4 : LINE * 4;
+    UNROLL
+    for (int i = 0; i < 16; ++i)
+        put_float_if(i >= column + !turned, to + i * each, x[i]);
 }
 
 ENTRY(128, 5)
 cuda_delta_chunks(const bfloat16* k, const float* beta, const float* log_a, const long long* bounds, bfloat16* high,
-                  bfloat16* low, float* vectors, int T, int H, int G, int K, int NT, int sequences) {
-    const int warp = thread() / 32, lane = thread() % 32, group = lane / 4, pair = lane % 4;
-    const int chunk = block() % NT, bh = block() / NT, batch = bh / H, head = bh % H;
-    const Steps steps = steps_of(chunk, T, bounds, sequences);
-    if (steps.left <= 0) return;
-    const long long step = (long long)batch * T + steps.first, own = (step * G + head / (H / G)) * K,
-                    place = (long long)bh * NT + chunk;
-    copy_tile<C>(OF_K, k + own, (long long)G * K, steps.left, K);
-    if (warp == 0) {  // two steps of a lane
-        float* to = vectors + place * VECTORS;
-        float gate[2];
-        int reset[2];
-        UNROLL
-        for (int i = 0; i < 2; ++i) {
-            int t = 2 * lane + i;
-            bool inside = t < steps.left;
-            float log_gate = log_a && inside ? log_a[(step + t) * H + head] : 0.0f,
-                  rate = inside ? beta[(step + t) * H + head] : 0.0f;
-            reset[i] = log_gate < RESET;
-            gate[i] = reset[i] ? 0.0f : log_gate;
-            put_float(OF_RATES + 4 * t, rate);
-            to[2 * C + t] = rate;
-        }
-        float sum = gate[0] + gate[1];
-        int count = reset[0] + reset[1];
-        UNROLL
-        for (int by = 1; by < 32; by *= 2) {
-            float before = shuffle_up(sum, by);
-            int others = shuffle_up(count, by);
-            if (lane >= by) sum += before, count += others;
-        }
-        float total = from_lane(sum, 31);
-        int all = from_lane(count, 31);
-        UNROLL
-        for (int i = 0; i < 2; ++i) {
-            int t = 2 * lane + i;
-            float here = i ? sum : sum - gate[1];
-            int seen = i ? count : count - reset[1];
-            put_two(OF_SUMS + 8 * t, here, (float)seen);
-            to[t] = seen == 0 ? exponential(here) : 0.0f;
-            to[C + t] = seen == all ? exponential(least(total - here, 0.0f)) : 0.0f;
-            to[3 * C + 2 * t] = here, to[3 * C + 2 * t + 1] = (float)seen;
-        }
-    }
-    wait_for_copies();
-    barrier();
-    float d[32];
+                  bfloat16* low, float* vectors, int T, int H, int G, int K, int NT, int sequences, int count) {
+    const Given given = {k, beta, log_a, bounds, vectors, T, H, G, K, NT, sequences, count};
+    const int warp = thread() / 32, lane = thread() % 32, pair = lane % 4, i0 = 16 * warp + lane / 4;
     const unsigned base = first_unit() | BY_ROW;
-    start_square(d, base + OF_K / 16, base + OF_K / 16);
-    const int i0 = 16 * warp + group;
-    const float rates[2] = {load_one(OF_RATES + 4 * i0), load_one(OF_RATES + 4 * i0 + 32)};
-    wait_products<0>();
-    claim(d, 32);
-    barrier();  // nobody reads keys any more
-    const long long at = place * SQUARE;
-    UNROLL
-    for (int n = 0; n < 8; ++n)
-        if (n / 2 < warp) {  // L in three parts
-            UNROLL
-            for (int side = 0; side < 2; ++side) {
-                unsigned p[3], to = OF_L + (i0 + 8 * side) * LINE * 2 + (8 * n + 2 * pair) * 2;
-                split(rates[side] * d[4 * n + 2 * side], rates[side] * d[4 * n + 2 * side + 1], p[0], p[1], p[2]);
-                UNROLL
-                for (int part = 0; part < 3; ++part) put_word(to + part * L_BYTES, p[part]);
-            }
-        } else if (n / 2 == warp) {
-            UNROLL
-            for (int side = 0; side < 2; ++side) {
-                int column = 8 * (n % 2) + 2 * pair;
-                put_two(OF_WEIGHTS + (16 * warp + group + 8 * side) * WEIGHTS * 4 + column * 4,
-                        rates[side] * d[4 * n + 2 * side], rates[side] * d[4 * n + 2 * side + 1]);
-            }
-        }
-    warp_sync();
-    {  // the inverse of the block on the diagonal, a column of a lane; the other half of the warp does the same again
-        float x[16];
-        unsigned weights = OF_WEIGHTS + 16 * warp * WEIGHTS * 4;
+    int place = -1;
+    unsigned sums = OF_SUMS, next = OF_SUMS + SUMS_BYTES;
+    for (int turn = block();; ++turn) {
+        const int role = (warp + turn) % 4;  // columns take unequal time
+        if (role == 3)
+            prepare(given, place < 0 ? block() : place + blocks(), next);
+        else if (place >= 0)
+            merge(role);
+        barrier();
+        if (place >= 0) put_square(high + (long long)place * SQUARE, low + (long long)place * SQUARE, sums);
+        place = (int)load_word(OF_NEXT);
+        if (place < 0) return;
+        const unsigned own = next;
+        next = sums, sums = own;
+        float d[32];
+        start_square(d, base + OF_K / 16, base + OF_K / 16);
+        const float rates[2] = {load_one(OF_RATES + 4 * i0), load_one(OF_RATES + 4 * i0 + 32)};
+        wait_products<0>();
+        claim(d, 32);
+        barrier();  // nobody reads the last inverse any more
         UNROLL
-        for (int i = 0; i < 16; ++i) x[i] = i == lane % 16 ? 1.0f : 0.0f;
-        UNROLL
-        for (int i = 1; i < 16; ++i) {
+        for (int n = 0; n < 8; ++n) {
+            if (n / 2 > warp) break;
             UNROLL
-            for (int part = 0; part <= (i - 1) / 4; ++part) {
-                float w[4];
-                load_four(w, weights + i * WEIGHTS * 4 + part * 16);
-                UNROLL
-                for (int m = 0; m < 4; ++m)
-                    if (4 * part + m < i) x[i] -= w[m] * x[4 * part + m];
-            }
+            for (int side = 0; side < 2; ++side)
+                put_two(at(i0 + 8 * side, 8 * n + 2 * pair), rates[side] * d[4 * n + 2 * side],
+                        rates[side] * d[4 * n + 2 * side + 1]);
         }
-        if (lane < 16) {
-            UNROLL
-            for (int i = 0; i < 8; ++i) {
-                unsigned p[3];
-                split(x[2 * i], x[2 * i + 1], p[0], p[1], p[2]);
-                UNROLL
-                for (int part = 0; part < 3; ++part) {
-                    UNROLL
-                    for (int odd = 0; odd < 2; ++odd)
-                        put_half(OF_X + part * X_BYTES + ((16 * warp + 2 * i + odd) * SHORT + lane) * 2,
-                                 odd ? p[part] >> 16 : p[part] & 0xffff);
-                }
-            }
-        }
-    }
-    barrier();
-    const int mine = (warp + block()) % 4;  // the column of blocks
-    Parts x[4];
-    float e[8];
-    UNROLL
-    for (int i = 0; i < 4; ++i) {
-        if (i == mine) {
-            unsigned from = OF_X + (16 * i + (lane & 7) + (lane & 16) / 2) * SHORT * 2 + (lane & 8) * 2;
-            UNROLL
-            for (int part = 0; part < 3; ++part) load_turned(x[i].of[part], from + part * X_BYTES);
-            UNROLL
-            for (int n = 0; n < 4; ++n) {
-                UNROLL
-                for (int odd = 0; odd < 2; ++odd) {
-                    float sum = 0;
-                    UNROLL
-                    for (int part = 2; part >= 0; --part)
-                        sum += odd ? high_half(x[i].of[part][n]) : low_half(x[i].of[part][n]);
-                    e[2 * n + odd] = sum;
-                }
-            }
-            put_block(high + at, low + at, e, 16 * i, 16 * mine);
-        } else if (i > mine) {
-            UNROLL
-            for (int n = 0; n < 8; ++n) e[n] = 0;
-            UNROLL
-            for (int m = 0; m < i; ++m)
-                if (m >= mine) add_product(e, x[m], OF_L + (16 * i * LINE + 16 * m) * 2, LINE, L_BYTES);
-            UNROLL
-            for (int n = 0; n < 8; ++n) e[n] = -e[n];
-            Parts sum = parts_of(e);
-            UNROLL
-            for (int n = 0; n < 8; ++n) e[n] = 0;
-            add_product(e, sum, OF_X + 16 * i * SHORT * 2, SHORT, X_BYTES);
-            if (i < 3) x[i] = parts_of(e);
-            put_block(high + at, low + at, e, 16 * i, 16 * mine);
-        }
+        warp_sync();
+        invert_blocks();
+        barrier();
     }
 }

@@ -7,6 +7,7 @@
 #define FUNCTION static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define TWICE _Pragma("unroll 2")
 #define EIGHT(d, i)                                                                                             \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
@@ -215,23 +216,19 @@ FUNCTION void product_turned(float* d, unsigned left, unsigned right) {
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56)
         : "l"(described(left)), "l"(described(right)), "r"(1));
 }
-// 16 x 16 times 16 x 8 of a warp, added to d.
-FUNCTION void product(float* d, const unsigned* a, unsigned b0, unsigned b1) {
+// 16 x 8 times 8 x 8 of a warp, added to d, of the first 11 binary digits of each number. a is as another such product
+// leaves it, and b has rows 2 i and 2 i + 1 of its column: what is summed over is in this order.
+FUNCTION void fine_product(float* d, const float* a, float b0, float b1) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[1])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
 // Matrices of 8 x 8 between shared memory and the registers of a warp, four at once; each lane has the address of a
 // row.
 #define FOUR_WORDS(r) "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-FUNCTION void load_matrices(unsigned* r, unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : FOUR_WORDS(r)
-                 : "r"(absolute(at))
-                 : "memory");
-}
 FUNCTION void load_turned(unsigned* r, unsigned at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : FOUR_WORDS(r)
@@ -247,11 +244,6 @@ FUNCTION void store_turned(unsigned at, const unsigned* r) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(absolute(at)), "r"(r[0]),
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
-}
-FUNCTION unsigned turn(unsigned x) {
-    unsigned r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
-    return r;
 }
 
 // Shared memory.
@@ -282,6 +274,11 @@ FUNCTION void load_four_words(unsigned* r, unsigned at) {
 FUNCTION void put_float(unsigned at, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(absolute(at)), "f"(x) : "memory");
 }
+FUNCTION void put_float_if(bool wanted, unsigned at, float x) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.shared.f32 [%0], %1;\n}" ::"r"(absolute(at)), "f"(x),
+                 "r"((int)wanted)
+                 : "memory");
+}
 FUNCTION void put_two(unsigned at, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(absolute(at)), "f"(a), "f"(b) : "memory");
 }
@@ -293,10 +290,12 @@ FUNCTION void put_four(unsigned at, const float* x) {
 FUNCTION void put_word(unsigned at, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(absolute(at)), "r"(x) : "memory");
 }
-FUNCTION void put_half(unsigned at, unsigned x) {
-    asm volatile("st.shared.u16 [%0], %1;" ::"r"(absolute(at)), "h"((unsigned short)x) : "memory");
-}
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]); }
+FUNCTION void put_two_words(bfloat16* to, unsigned a, unsigned b) { *(uint2*)to = make_uint2(a, b); }
+FUNCTION void take_four(float* x, const float* from) {  // from global memory
+    float4 y = *(const float4*)from;
+    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+}
 FUNCTION void put_four_floats(float* to, const float* x) { *(float4*)to = make_float4(x[0], x[1], x[2], x[3]); }
 FUNCTION void store_16(bfloat16* to, unsigned at) {  // from shared to global memory
     unsigned r[4];
@@ -312,8 +311,12 @@ FUNCTION unsigned rounded_pair(float low, float high) {
 }
 FUNCTION float low_half(unsigned x) { return __uint_as_float(x << 16); }
 FUNCTION float high_half(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
-FUNCTION float exponential(float x) { return __expf(x); }
-FUNCTION float least(float a, float b) { return fminf(a, b); }
+FUNCTION float upper(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }  // its first 11 digits
+FUNCTION float exponential(float x) {  // __expf would keep what is below 2^-126, by four instructions more
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f));
+    return r;
+}
 template <class X>
 FUNCTION X shuffle_up(X x, int by) {
     return __shfl_up_sync(~0u, x, by);

@@ -40,6 +40,7 @@ SQUARE = 2_560  # numbers of a matrix of a chunk on and below its diagonal, in b
 STRIP = 64  # values of a block of a walk, of one or two strips
 WIDEST = 128
 CARRIED = 16  # values of a block that carries states from segment to segment
+RESIDENT = 5  # blocks of a multiprocessor that find inverses
 VECTORS = 5 * CHUNK  # numbers per chunk: gates, rates and their sums
 
 # Measured on an H100 at K = V = 128, in µs.
@@ -211,8 +212,8 @@ class Schedule:
         high, low = (plan.empty((count, SQUARE), k.dtype) for _ in range(2))
         vectors = plan.empty((count, VECTORS), torch.float32)
         slots = (k, beta, log_a, self.bounds, high, low, vectors)
-        sizes = (self.T, H, self.G, self.K, self.count, self.n)
-        plan.steps.append(Launch(CHUNKS, count, slots, sizes))
+        sizes = (self.T, H, self.G, self.K, self.count, self.n, count)
+        plan.steps.append(Launch(CHUNKS, min(count, RESIDENT * self.processors), slots, sizes))
         return high, low, vectors
 
     def blocks(self, walk: Walk, segments: int, width: int) -> int:

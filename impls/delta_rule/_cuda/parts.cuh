@@ -137,7 +137,7 @@ FUNCTION Sequence sequence_of(int number, int head, int T, int H, int NT, const 
 
 // The gates after step j up to step i, from their sums (a) and numbers of resets (b).
 FUNCTION float decay(Two i, Two j, bool below) {
-    float factor = exponential(least(i.a - j.a, 0.0f));
+    float factor = exponential(i.a - j.a);
     return below && i.b == j.b ? factor : 0.0f;
 }
 #endif

@@ -30,7 +30,7 @@ class Kernel:
         return Program(SOURCES, self.file)
 
 
-CHUNKS = Kernel("chunks.cu", "cuda_delta_chunks", 128, 42_752)
+CHUNKS = Kernel("chunks.cu", "cuda_delta_chunks", 128, 36_624)
 WALK = Kernel("walk.cu", "cuda_delta_walk", 384, 225_280)
 WALK_KEEP = Kernel("walk.cu", "cuda_delta_walk_keep", 384, 225_280)
 WALK_WIDE = Kernel("walk_wide.cu", "cuda_delta_walk_wide", 512, 221_184)

@@ -18,6 +18,7 @@
 #define FUNCTION static inline
 #define UNROLL
 #define ROLLED
+#define TWICE
 
 typedef unsigned short bfloat16;
 struct Two {
@@ -31,7 +32,8 @@ FUNCTION void demand(bool holds, const char* what) {
 
 struct Warp {
     std::barrier<> meet{32};
-    unsigned words[32], left[32][4], right[32][2];
+    unsigned words[32], left[32][4];
+    float numbers[32][6];
 };
 struct Turns {  // a barrier of so many arrivals
     int arrivals{0};
@@ -130,8 +132,14 @@ FUNCTION bfloat16 rounded(float x) {
 FUNCTION unsigned rounded_pair(float low, float high) { return rounded(low) | (unsigned)rounded(high) << 16; }
 FUNCTION float low_half(unsigned x) { return widened(x & 0xffff); }
 FUNCTION float high_half(unsigned x) { return widened(x >> 16); }
+FUNCTION float upper(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    bits &= 0xffffe000u;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
 FUNCTION float exponential(float x) { return std::exp(x); }
-FUNCTION float least(float a, float b) { return a < b ? a : b; }
 
 // Element (n, k) of a side of a product of Hopper, by its descriptor as the PTX manual lays tiles out.
 FUNCTION float side_of(unsigned low, int n, int k, bool turned, bool in_pieces = false) {
@@ -185,19 +193,17 @@ FUNCTION void square_64(float* d, unsigned left, unsigned right, bool more) { fr
 FUNCTION void square_64_turned(float* d, unsigned left, unsigned right, bool more) { from_shared<64>(d, left, right, more, true, true); }
 FUNCTION void product_states(float* d, unsigned left, unsigned right, bool more) { from_shared<128>(d, left, right, more, false, true); }
 FUNCTION void product_turned(float* d, unsigned left, unsigned right) { from_shared<128>(d, left, right, true, true, true); }
-FUNCTION void product(float* d, const unsigned* a, unsigned b0, unsigned b1) {
+FUNCTION void fine_product(float* d, const float* a, float b0, float b1) {
     Warp& warp = my_warp();
     int lane = my_lane();
-    std::memcpy(warp.left[lane], a, 16);
-    warp.right[lane][0] = b0, warp.right[lane][1] = b1;
+    for (int i = 0; i < 4; ++i) warp.numbers[lane][i] = upper(a[i]);
+    warp.numbers[lane][4] = upper(b0), warp.numbers[lane][5] = upper(b1);
     warp_sync();
     for (int i = 0; i < 4; ++i) {
         int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
         float sum = 0;
-        for (int k = 0; k < 16; ++k) {
-            unsigned word = warp.right[column * 4 + k % 8 / 2][k / 8];
-            sum += of_words(warp.left, row, k) * widened(k % 2 ? word >> 16 : word & 0xffff);
-        }
+        for (int k = 0; k < 8; ++k)
+            sum += warp.numbers[row % 8 * 4 + k / 2][row / 8 * 2 + k % 2] * warp.numbers[column * 4 + k / 2][4 + k % 2];
         d[i] += sum;
     }
     warp_sync();
@@ -217,7 +223,6 @@ void move_matrices(unsigned* r, unsigned at, bool store) {
     }
     warp_sync();
 }
-FUNCTION void load_matrices(unsigned* r, unsigned at) { move_matrices<false>(r, at, false); }
 FUNCTION void load_turned(unsigned* r, unsigned at) { move_matrices<true>(r, at, false); }
 FUNCTION void store_matrices(unsigned at, const unsigned* r) { move_matrices<false>((unsigned*)r, at, true); }
 FUNCTION void store_turned(unsigned at, const unsigned* r) { move_matrices<true>((unsigned*)r, at, true); }
@@ -237,20 +242,6 @@ template <class X>
 X shuffle_down(X x, int by) { return from_lane(x, my_lane() + by > 31 ? my_lane() : my_lane() + by); }
 template <class X>
 X shuffle_xor(X x, int by) { return from_lane(x, my_lane() ^ by); }
-FUNCTION unsigned turn(unsigned x) {
-    Warp& warp = my_warp();
-    int lane = my_lane();
-    warp.words[lane] = x;
-    warp_sync();
-    unsigned found = 0;
-    for (int i = 0; i < 2; ++i) {
-        unsigned word = warp.words[(lane % 4 * 2 + i) * 4 + lane / 8];
-        found |= (lane / 4 % 2 ? word >> 16 : word & 0xffff) << 16 * i;
-    }
-    warp_sync();
-    return found;
-}
-
 template <class X>
 void load_many(X* to, unsigned at, int count) { std::memcpy((void*)to, bytes_at(at, 4 * count), 4 * count); }
 FUNCTION float load_one(unsigned at) {
@@ -271,11 +262,18 @@ FUNCTION unsigned load_word(unsigned at) {
 }
 FUNCTION void load_four_words(unsigned* w, unsigned at) { load_many(w, at, 4); }
 FUNCTION void put_float(unsigned at, float x) { std::memcpy(bytes_at(at, 4), &x, 4); }
+FUNCTION void put_float_if(bool wanted, unsigned at, float x) {
+    if (wanted) put_float(at, x);
+}
 FUNCTION void put_two(unsigned at, float a, float b) { bytes_at(at, 8), put_float(at, a), put_float(at + 4, b); }
 FUNCTION void put_four(unsigned at, const float* x) { std::memcpy(bytes_at(at, 16), x, 16); }
 FUNCTION void put_word(unsigned at, unsigned x) { std::memcpy(bytes_at(at, 4), &x, 4); }
-FUNCTION void put_half(unsigned at, unsigned x) { std::memcpy(bytes_at(at, 2), &x, 2); }
 FUNCTION void put_four_words(bfloat16* to, const unsigned* w) { std::memcpy(aligned(to), w, 16); }
+FUNCTION void put_two_words(bfloat16* to, unsigned a, unsigned b) {
+    unsigned w[2] = {a, b};
+    std::memcpy(aligned(to, 8), w, 8);
+}
+FUNCTION void take_four(float* x, const float* from) { std::memcpy(x, aligned(from), 16); }
 FUNCTION void put_four_floats(float* to, const float* x) { std::memcpy(aligned(to), x, 16); }
 FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(aligned(to), bytes_at(at, 16), 16); }
 
