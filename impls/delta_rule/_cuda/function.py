@@ -48,11 +48,6 @@ ENDED = 1.3  # without one
 MOVE = 2.9  # from the beginning of a segment to that of the next; on an H200
 LAUNCHES = 10.0  # of the kernels that segments need beside
 
-# Of a head's time in the backward pass, at most; what is kept of one takes the room of another. Not measured:
-# four should need 423 MiB for 688 at B4 T4096 H16, and some 60 µs of launches.
-PARTS = 1
-LEAST = 16  # chunks of a part
-
 
 def launch(kernel: Kernel, grid: int, arguments: list[int], device: int, stream: int) -> None:
     """Launch on a stream of a device, if there is a block; every argument has 64 bits."""
@@ -119,17 +114,7 @@ def segments_of(chunks: int, heads: int, values: int, keys: int, processors: int
     most = min(chunks, max(1, 2 * processors // max(1, heads * values)))
     costs = [cost(segments) for segments in range(1, most + 1)]
     best = next(place for place, each in enumerate(costs, 1) if each <= 1.03 * min(costs))
-    return even(chunks, best)
-
-
-def even(chunks: int, parts: int) -> int:
-    """Give the number of parts that are not empty if all but the last have the same number of chunks."""
-    return -(-chunks // -(-chunks // parts))
-
-
-def parts_of(chunks: int) -> int:
-    """The number of parts of each head's time that are kept one after the other; 1 for all at once."""
-    return even(chunks, max(1, min(PARTS, chunks // LEAST)))
+    return -(-chunks // -(-chunks // best))  # those that are not empty if all but the last are as long
 
 
 @dataclass(frozen=True)
@@ -137,8 +122,7 @@ class Schedule:
     """Sizes of a call. n: sequences, B unless they are packed. count: places of chunks of a head.
 
     share: heads that have the same rates, and so the same inverses.
-    segments: into which a head is cut, by time, and which are walked through beside each other; 1 for none.
-    parts: the same, for those which the backward pass walks through one after the other.
+    segments: into which a head is cut, by time; 1 for none.
     """
 
     B: int
@@ -151,7 +135,6 @@ class Schedule:
     bounds: Slot | None
     processors: int
     segments: int = 1
-    parts: int = 1
 
     @classmethod
     def of(cls, k: Slot, v: Slot, beta: Slot, bounds: Slot | None) -> Schedule:
@@ -163,7 +146,7 @@ class Schedule:
             return made
         values, keys = made.strips(STRIP)
         segments = segments_of(made.count, made.heads, values, keys, made.processors)
-        return replace(made, segments=segments, parts=parts_of(made.count) if segments == 1 else 1)
+        return replace(made, segments=segments)
 
     @property
     def n(self) -> int:
@@ -182,23 +165,12 @@ class Schedule:
     def sizes(self) -> tuple[int, ...]:
         return self.T, self.H, self.G, self.K
 
-    @property
-    def cuts(self) -> tuple[int, int]:
-        """The number of segments or parts, and the chunks of each."""
-        cuts = max(self.segments, self.parts)
-        return cuts, -(-self.count // cuts)
-
     def strips(self, width: int) -> tuple[int, int]:
         """Of so many values, and of as many columns of a map."""
         return -(-self.V // width), -(-self.K // width)
 
-    def of_part(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
-        """What is kept of each chunk, of one part at a time."""
-        places = self.count if self.parts == 1 else self.cuts[1]
-        return plan.empty((self.B * self.H * places, size), dtype)
-
-    def per_cut(self, plan: Plan, width: int) -> Slot:
-        return plan.empty((self.heads, self.cuts[0], self.K, width), torch.float32)
+    def per_segment(self, plan: Plan, width: int) -> Slot:
+        return plan.empty((self.heads, self.segments, self.K, width), torch.float32)
 
     def chunks(self, plan: Plan, k: Slot, beta: Slot, log_a: Slot | None) -> tuple[Slot, ...]:
         """Compute for each chunk the inverse in two parts, and gates and rates."""
@@ -217,29 +189,19 @@ class Schedule:
         maps = {ENDS: segments * keys, BACK_ENDS: keys}  # backwards that of the last segment is still unknown
         return self.heads * (segments * values + maps.get(walk, 0))
 
-    def walk(self, plan: Plan, walk: Walk, slots: Sequence[Slot | None], part: int | None = None) -> None:
-        """Walk through all segments of each head, or to the ends of all but the last, or but the first.
-
-        part: the only one to walk through.
-        """
-        cuts, each = self.cuts
-        if part is not None:
-            segments, skipped = 1, part
-        elif walk is OUTPUTS:
-            cuts, segments, skipped = self.segments, self.segments, 0
-        elif walk in (ENDS, BACK_ENDS):
-            segments, skipped = cuts - 1, int(walk is BACK_ENDS)
-        else:
-            segments, skipped = cuts, 0
+    def walk(self, plan: Plan, walk: Walk, slots: Sequence[Slot | None]) -> None:
+        """Walk through all segments of each head, or to the ends of all but the last, or but the first."""
+        segments, skipped = self.segments - (walk in (ENDS, BACK_ENDS)), int(walk is BACK_ENDS)
+        each = -(-self.count // self.segments)
         blocks, wide = (self.blocks(walk, segments, width) for width in (STRIP, 2 * STRIP))
         _, is_wide = waves(blocks, wide, self.processors, walk.each)
-        sizes = (*self.sizes, self.V, self.count, cuts, each, self.heads, self.share, segments, skipped)
+        sizes = (*self.sizes, self.V, self.count, self.segments, each, self.share, segments, skipped)
         kernel, grid = (walk.wide, wide) if is_wide else (walk.narrow, blocks)
         plan.steps.append(Launch(kernel, grid, slots, sizes))
 
     def carry(self, plan: Plan, maps: Slot, ends: Slot, given: Slot | None, back: bool) -> Slot:
         """Find in which state each segment begins, or with which gradient it ends, from the given one."""
-        edges = self.per_cut(plan, self.V)
+        edges = self.per_segment(plan, self.V)
         sizes = (self.segments, self.K, self.V, int(back))
         grid = self.heads * -(-self.V // CARRIED)
         plan.steps.append(Launch(CARRY, grid, (maps, ends, given, edges), sizes))
@@ -251,23 +213,19 @@ def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, log_a: Slot | None, initial: Slot | None,
     bounds: Slot | None, *, traced: bool = False,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
-    """o, the final state, what `Schedule.chunks` gives, where each segment or part begins, and maps.
+    """o, the final state, what `Schedule.chunks` gives, where each segment begins, and maps.
 
-    traced: whether the backward pass is likely to follow, which needs parts, and whose kernels are then
-    compiled beside.
+    traced: whether the backward pass is likely to follow, whose kernels are then compiled beside.
     """
     schedule = Schedule.of(k, v, beta, bounds)
-    chunks, begin, maps, begun = schedule.chunks(plan, k, beta, log_a), initial, None, None
+    chunks, begin, maps = schedule.chunks(plan, k, beta, log_a), initial, None
     if schedule.segments > 1:
-        maps, ends = (schedule.per_cut(plan, width) for width in (schedule.K, schedule.V))
+        maps, ends = (schedule.per_segment(plan, width) for width in (schedule.K, schedule.V))
         slots = (q, k, v, *chunks, None, None, None, None, ends, maps)
         schedule.walk(plan, ENDS, slots)
         begin = schedule.carry(plan, maps, ends, initial, back=False)
-    elif schedule.parts > 1 and traced:
-        begun = plan.empty((schedule.parts, schedule.heads, WIDEST, WIDEST), torch.float32)
     o, final = plan.like(v), plan.empty((schedule.n, schedule.H, schedule.K, schedule.V), torch.float32)
-    schedule.walk(plan, OUTPUTS, (q, k, v, *chunks, begin, bounds, o, None, final, begun))
-    begin = begin if begun is None else begun
+    schedule.walk(plan, OUTPUTS, (q, k, v, *chunks, begin, bounds, o, None, final, None))
     if traced:
         plan.expect(backward_pass, q, k, v, beta, log_a, initial, bounds, *chunks, begin, maps, o, None)
     return o, final, *chunks, begin, maps
@@ -281,32 +239,25 @@ def backward_pass(
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq and dk of every head of v, dv, dβ, d log_a, and dS_0."""
     schedule = Schedule.of(k, v, beta, bounds)
-    (B, T, H), K, V, parts = v.shape[:3], schedule.K, schedule.V, schedule.parts
+    (B, T, H), K, V = v.shape[:3], schedule.K, schedule.V
     chunks = high, low, vectors
-    tiles = STRIP * -(-V // STRIP)
-    states, dstates = (schedule.of_part(plan, WIDEST * tiles, v.dtype) for _ in range(2))
-    written, dx = (schedule.of_part(plan, CHUNK * tiles, v.dtype) for _ in range(2))
+    count, tiles = B * H * schedule.count, STRIP * -(-V // STRIP)
+    states, dstates = (plan.empty((count, WIDEST * tiles), v.dtype) for _ in range(2))
+    written, dx = (plan.empty((count, CHUNK * tiles), v.dtype) for _ in range(2))
     dend = dfinal
     if maps is not None:
-        ends = schedule.per_cut(plan, V)
+        ends = schedule.per_segment(plan, V)
         schedule.walk(plan, BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
         dend = schedule.carry(plan, maps, ends, dfinal, back=True)
     dinitial = None if initial is None else plan.like(initial)
-    between = plan.empty((schedule.heads, K, V), torch.float32) if parts > 1 else None
     dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
     dbeta = plan.empty((B, T, H), beta.dtype)
     dlog_a = None if log_a is None else plan.empty((B, T, H), log_a.dtype)
-    each = schedule.count if parts == 1 else schedule.cuts[1]
-    count = B * H * each
-    for part in reversed(range(parts)):
-        one = part if parts > 1 else None
-        schedule.walk(plan, KEPT, (q, k, v, *chunks, begin, bounds, written, states, None, None), one)
-        dbegin = between if part else dinitial
-        schedule.walk(plan, BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dbegin, None), one)
-        dend = between
-        slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
-        sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, each, schedule.share, part * each)
-        plan.steps.append(Launch(GRADIENTS, min(count, schedule.processors), slots, sizes))
+    schedule.walk(plan, KEPT, (q, k, v, *chunks, begin, bounds, written, states, None, None))
+    schedule.walk(plan, BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
+    slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
+    sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, schedule.share)
+    plan.steps.append(Launch(GRADIENTS, min(count, schedule.processors), slots, sizes))
     return dq, dk, dv, dbeta, dlog_a, dinitial
 
 

@@ -1,21 +1,48 @@
 // Gradients of all operands of the delta rule, chunk by chunk. Blocks stay and take chunk after chunk, and have three
-// groups of four warps: one copies ahead, set of operands by set, into the room that the others have left; one finds dq
-// and dv, one dk, dbeta and d log_a.
+// groups of four warps: one copies ahead, set of operands by set, into the room that the others have left, and finds
+// dv; one finds dq, one dk, dbeta and d log_a.
 #include "gradients.cuh"
 
-// dq = diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; dv = diag(beta) dx; parts of the rest.
-FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* dv, int H, int K, int V) {
+// dv = diag(beta) dx, and dx . v of each step, by the group that copies.
+FUNCTION void of_values(int turn, bfloat16* dv, long long stride, int left, int V) {
+    const int parity = turn & 1, piece = thread() % 16;
+    const Keys keys = keys_of(turn);
+    wait_at(keys.set, keys.parity), wait_at(VALUES, parity), wait_at(OWN_VALUES, parity);
+    ROLLED
+    for (int r = thread() / 16; r < C; r += 8) {  // 16 threads have a row
+        unsigned place = piece / 8 * HALF + swizzled(r, piece % 8), a[4], b[4];
+        load_four_words(a, OF_DX + place), load_four_words(b, OF_V + place);
+        float rate = load_one(keys.vectors + V_RATE + 4 * r), sum = 0;
+        UNROLL
+        for (int n = 0; n < 4; ++n) {
+            sum += low_half(a[n]) * low_half(b[n]) + high_half(a[n]) * high_half(b[n]);
+            a[n] = rounded_pair(low_half(a[n]) * rate, high_half(a[n]) * rate);
+        }
+        UNROLL
+        for (int by = 1; by < 16; by *= 2) sum += shuffle_xor(sum, by);
+        if (piece == 0) put_float(V_VALUES + parity * 4 * C + 4 * r, sum);
+        if (r < left && piece * 8 < V) put_four_words(dv + r * stride + piece * 8, a);
+    }
+    if (turn) wait_at(FREE, parity ^ 1);  // or those who wait for READ could miss a turn
+    arrive(READ);
+    meet();  // nobody reads what the next copies overwrite
+}
+
+// dq = diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; parts of the rest.
+FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, int H, int K) {
     const Lane me = my_lane_of_group();
-    const int parity = turn & 1, own_thread = thread() % 128;
+    const int parity = turn & 1;
+    const Keys keys = keys_of(turn);
+    const unsigned sums = keys.vectors + V_SUMS;
     const unsigned base = first_unit(), by_row = base | BY_ROW, by_column = base | BY_COLUMN;
-    const long long stride = (long long)H * V, own = (chunk.step * H + chunk.bh % H) * V;
     float o[32], scores[32], e[64];
     wait_for_copied(VALUES, parity);
     start_square(o, by_row + OF_DO / 16, by_row + OF_Y / 16);
-    wait_for_copied(KEYS, parity);
-    start_square(scores, by_row + OF_Q / 16, by_row + OF_K / 16);
-    const Two to[2] = {load_two(V_SUMS + 8 * me.row), load_two(V_SUMS + 8 * me.row + 64)};
-    const float start[2] = {load_one(V_START + 4 * me.row), load_one(V_START + 4 * me.row + 32)};
+    wait_for_copied(keys.set, keys.parity);
+    start_square(scores, by_row + keys.queries / 16, by_row + keys.at / 16);
+    const Two to[2] = {load_two(sums + 8 * me.row), load_two(sums + 8 * me.row + 64)};
+    float start[2];
+    load_rows(start, keys.vectors + V_START, me);
     wait_for_copied(STATES, parity);
     start_states(e, by_row + OF_DO / 16, (base | OF_STATES) + OF_S / 16);
     wait_products<1>();
@@ -26,7 +53,7 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
     UNROLL
     for (int n = 0; n < 8; ++n) {
         float w[4], columns[2];
-        load_four(w, V_SUMS + 8 * (8 * n + 2 * me.pair));
+        load_four(w, sums + 8 * (8 * n + 2 * me.pair));
         UNROLL
         for (int odd = 0; odd < 2; ++odd) {
             columns[odd] = 0;
@@ -34,8 +61,7 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
             for (int side = 0; side < 2; ++side) {
                 int i = me.row + 8 * side, j = 8 * n + 2 * me.pair + odd, at = 4 * n + 2 * side + odd;
                 o[at] *= decay(to[side], {w[2 * odd], w[2 * odd + 1]}, i >= j);
-                float both = i > j ? o[at] * scores[at] : 0.0f;
-                rows[side] += both, columns[odd] += both;
+                rows[side] += o[at] * scores[at], columns[odd] += o[at] * scores[at];  // i = j is in both
             }
         }
         UNROLL
@@ -47,43 +73,25 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
     publish_at(HALVED);
     wait_products<0>();
     claim(e, 64);
+    arrive(SETS + VALUES);
     float of_query[2];
     UNROLL
     for (int n = 0; n < 64; ++n) e[n] *= start[n / 2 % 2];
-    dot_rows(of_query, e, OF_Q, me.row, me.pair);
+    dot_rows(of_query, e, keys.queries, me.row, me.pair);
     claim(e, 64);
-    start_adding(e, halved, by_column + OF_K / 16);
-    // dv, and dx . v of each step: 16 threads have a row
-    wait_for_copied(OWN_VALUES, parity);
-    UNROLL
-    for (int i = 0; i < 8; ++i) {
-        int r = 8 * i + own_thread / 16, piece = own_thread % 16;
-        unsigned place = piece / 8 * HALF + swizzled(r, piece % 8), a[4], b[4], out[4];
-        load_four_words(a, OF_DX + place), load_four_words(b, OF_V + place);
-        float rate = load_one(V_RATE + 4 * r), sum = 0;
-        UNROLL
-        for (int n = 0; n < 4; ++n) {
-            sum += low_half(a[n]) * low_half(b[n]) + high_half(a[n]) * high_half(b[n]);
-            out[n] = rounded_pair(low_half(a[n]) * rate, high_half(a[n]) * rate);
-        }
-        UNROLL
-        for (int by = 1; by < 16; by *= 2) sum += shuffle_xor(sum, by);
-        if (piece == 0) put_float(V_VALUES + 4 * r, sum);
-        if (r < chunk.left && piece * 8 < V) put_four_words(dv + own + r * stride + piece * 8, out);
-    }
-    arrive(SETS + OWN_VALUES), arrive(SETS + VALUES);
+    start_adding(e, halved, by_column + keys.at / 16);
     wait_for_copied(DSTATES, parity);
     float carried = 0;  // S . dS'
-    UNROLL
-    for (int i = 0; i < 16; ++i) {
+    TWICE
+    for (int at = thread() % 128 * 16; at < STATE; at += 128 * 16) {
         unsigned a[4], b[4];
-        load_four_words(a, OF_S + 16 * (own_thread + 128 * i)), load_four_words(b, OF_DS + 16 * (own_thread + 128 * i));
+        load_four_words(a, OF_S + at), load_four_words(b, OF_DS + at);
         UNROLL
         for (int n = 0; n < 4; ++n) carried += low_half(a[n]) * low_half(b[n]) + high_half(a[n]) * high_half(b[n]);
     }
+    arrive(SETS + STATES), arrive(SETS + DSTATES);
     UNROLL
     for (int by = 1; by < 32; by *= 2) carried += shuffle_xor(carried, by);
-    arrive(SETS + STATES), arrive(SETS + DSTATES);
     if (me.lane == 0) put_float(V_CARRIED + 4 * me.warp, carried);
     UNROLL
     for (int side = 0; side < 2; ++side) {
@@ -93,7 +101,7 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
     arrive(FOUND);
     wait_products<0>();
     claim(e, 64);
-    arrive(SETS + KEYS);
+    arrive(SETS + keys.set);
     put_rows(dq + (chunk.step * H + chunk.bh % H) * K, OF_DQ, (long long)H * K, chunk.left, K, e, me.warp, me.lane);
 }
 
@@ -102,26 +110,28 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, bfloat16* d
 FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, float* dlog_a, int H, int K) {
     const Lane me = my_lane_of_group();
     const int parity = turn & 1;
+    const Keys keys = keys_of(turn);
+    const unsigned sums = keys.vectors + V_SUMS;
     const unsigned base = first_unit(), by_row = base | BY_ROW, by_column = base | BY_COLUMN;
     float x[32], alike[32], r[64], e[64];
     wait_for_copied(VALUES, parity);
     start_square(x, by_row + OF_DX / 16, by_row + OF_Y / 16);
-    wait_for_copied(KEYS, parity);
-    start_square(alike, by_row + OF_K / 16, by_row + OF_K / 16);
-    const Two to[2] = {load_two(V_SUMS + 8 * me.row), load_two(V_SUMS + 8 * me.row + 64)};
-    const float rate[2] = {load_one(V_RATE + 4 * me.row), load_one(V_RATE + 4 * me.row + 32)};
-    const float start[2] = {load_one(V_START + 4 * me.row), load_one(V_START + 4 * me.row + 32)},
-                end[2] = {load_one(V_END + 4 * me.row), load_one(V_END + 4 * me.row + 32)};
+    wait_for_copied(keys.set, keys.parity);
+    start_square(alike, by_row + keys.at / 16, by_row + keys.at / 16);
+    const Two to[2] = {load_two(sums + 8 * me.row), load_two(sums + 8 * me.row + 64)};
+    float rate[2], start[2], end[2];
+    load_rows(rate, keys.vectors + V_RATE, me), load_rows(start, keys.vectors + V_START, me);
+    load_rows(end, keys.vectors + V_END, me);
     wait_for_copied(STATES, parity);
     start_states(r, by_row + OF_DX / 16, (base | OF_STATES) + OF_S / 16);
     wait_products<1>();
     claim(x, 32), claim(alike, 32);
     unsigned known[16];
-    float rows[2] = {}, of_rate[2] = {};
+    float of_rate[2] = {};
     UNROLL
     for (int n = 0; n < 8; ++n) {
         float w[4], columns[2];
-        load_four(w, V_SUMS + 8 * (8 * n + 2 * me.pair));
+        load_four(w, sums + 8 * (8 * n + 2 * me.pair));
         UNROLL
         for (int odd = 0; odd < 2; ++odd) {
             columns[odd] = 0;
@@ -131,7 +141,7 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
                 float one = -x[at] * decay(to[side], {w[2 * odd], w[2 * odd + 1]}, i > j);
                 of_rate[side] += one * alike[at];
                 x[at] = one *= rate[side];
-                rows[side] += one * alike[at], columns[odd] += one * alike[at];
+                columns[odd] += one * alike[at];
             }
         }
         UNROLL
@@ -146,51 +156,48 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
     float along[2], of_last[2];
     wait_products<1>();
     claim(r, 64);
-    UNROLL
-    for (int n = 0; n < 64; ++n) r[n] *= start[n / 2 % 2];
-    dot_rows(along, r, OF_K, me.row, me.pair);
+    dot_rows(along, r, keys.at, me.row, me.pair);
     wait_products<0>();
     claim(e, 64);
     arrive(SETS + VALUES), arrive(SETS + STATES), arrive(SETS + DSTATES);
+    dot_rows(of_last, e, keys.at, me.row, me.pair);
+    const float less[2] = {start[0] * rate[0], start[1] * rate[1]};
     UNROLL
-    for (int n = 0; n < 64; ++n) e[n] *= end[n / 2 % 2];
-    dot_rows(of_last, e, OF_K, me.row, me.pair);
-    UNROLL
-    for (int n = 0; n < 64; ++n) e[n] -= r[n] * rate[n / 2 % 2];
+    for (int n = 0; n < 64; ++n) e[n] = e[n] * end[n / 2 % 2] - r[n] * less[n / 2 % 2];
     wait_at(HALVED, parity);
     claim(e, 64);
     products_begin();
     UNROLL
     for (int i = 0; i < 4; ++i)
-        product_turned(e, by_column + OF_HALVED / 16 + down_rows(i), by_column + OF_Q / 16 + down_rows(i));
+        product_turned(e, by_column + OF_HALVED / 16 + down_rows(i), by_column + keys.queries / 16 + down_rows(i));
     UNROLL
     for (int i = 0; i < 4; ++i)
-        product_turned(e, by_column + OF_KNOWN / 16 + down_rows(i), by_column + OF_K / 16 + down_rows(i));
+        product_turned(e, by_column + OF_KNOWN / 16 + down_rows(i), by_column + keys.at / 16 + down_rows(i));
     UNROLL
-    for (int i = 0; i < 4; ++i) product_128(e, known + 4 * i, by_column + OF_K / 16 + down_rows(i));
+    for (int i = 0; i < 4; ++i) product_128(e, known + 4 * i, by_column + keys.at / 16 + down_rows(i));
     products_close();
     UNROLL
     for (int side = 0; side < 2; ++side) {
-        rows[side] = row_sum(rows[side]), of_rate[side] = row_sum(of_rate[side]);
-        int i = 4 * (me.row + 8 * side);
+        const float known = row_sum(of_rate[side]) - along[side] * start[side];
+        const int i = 4 * (me.row + 8 * side);
         if (me.pair == 0) {
-            put_float(V_ROWS + 4 * C + i, rows[side] - along[side] * rate[side]);
-            put_float(V_KNOWN + i, of_rate[side] - along[side]);
-            put_float(V_LAST + i, of_last[side]);
+            put_float(V_ROWS + 4 * C + i, known * rate[side]);
+            put_float(V_KNOWN + i, known);
+            put_float(V_LAST + i, of_last[side] * end[side]);
         }
     }
     publish();
-    wait_at(FOUND, parity);
+    wait_at(FOUND, parity), wait_at(READ, parity);
     if (me.warp == 0) {  // two steps of a lane
-        float add[2], last[2], resets[2], whole = load_one(V_START + 4 * 63), passed = 0;
+        float add[2], last[2], resets[2], whole = load_one(keys.vectors + V_START + 4 * 63), passed = 0;
         UNROLL
         for (int i = 0; i < 2; ++i) {
             int t = 4 * (2 * me.lane + i);
             add[i] = load_one(V_ROWS + t) + load_one(V_ROWS + 4 * C + t);
-            UNROLL
+            ROLLED
             for (int each = 0; each < 8; ++each) add[i] -= load_one(V_COLUMNS + 256 * each + t);
             last[i] = load_one(V_LAST + t);
-            resets[i] = load_two(V_SUMS + 2 * t).b;
+            resets[i] = load_two(sums + 2 * t).b;
         }
         UNROLL
         for (int i = 0; i < 4; ++i) passed += load_one(V_CARRIED + 4 * i);
@@ -210,7 +217,7 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
             int t = 2 * me.lane + i;
             if (t < chunk.left) {
                 long long to = (chunk.step + t) * H + chunk.bh % H;
-                dbeta[to] = load_one(V_VALUES + 4 * t) + load_one(V_KNOWN + 4 * t);
+                dbeta[to] = load_one(V_VALUES + parity * 4 * C + 4 * t) + load_one(V_KNOWN + 4 * t);
                 if (dlog_a)
                     dlog_a[to] =
                         reset[i] ? 0.0f : (i ? after - add[0] : after) + (i ? before + last[0] : before) + passed;
@@ -219,10 +226,10 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
     }
     wait_products<0>();
     claim(e, 64);
-    arrive(SETS + KEYS);
+    arrive(SETS + keys.set);
     publish();  // nobody reads what the groups found any more
-    arrive(FREE);
     put_rows(dk + (chunk.step * H + chunk.bh % H) * K, OF_DK, (long long)H * K, chunk.left, K, e, me.warp, me.lane);
+    arrive(FREE);
 }
 
 ENTRY(384, 1)
@@ -230,53 +237,57 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
                      const long long* bounds, const bfloat16* d_o, const bfloat16* dx, const bfloat16* y,
                      const bfloat16* states, const bfloat16* dstates, bfloat16* dq, bfloat16* dk, bfloat16* dv,
                      float* dbeta, float* dlog_a, int T, int H, int G, int K, int V, int NT, int sequences, int count,
-                     int PER, int SHARE, int skipped) {
-    if (thread() == 0) {
-        const int own = SETS + OWN_VALUES;  // one group alone reads them
-        open_barriers(0, SETS, 128), open_barriers(SETS, own, 256), open_barriers(own, own + 1, 128);
-        open_barriers(own + 1, HALVED, 256), open_barriers(HALVED, BARRIERS, 128);
-    }
+                     int SHARE) {
+    if (thread() == 0)
+        open_barriers(0, SETS, 128), open_barriers(SETS, HALVED, 256), open_barriers(HALVED, BARRIERS, 128);
     barrier();
+    Chunks all = {T, H, NT, bounds, sequences, count, SHARE, block()};
+    Chunk chunk;
     if (thread() < 128) {
         take_registers<PRODUCER, THIRDS / 3>();
         const int strips = (V + 63) / 64;
+        const long long stride = (long long)H * V, key_stride = (long long)G * K;
+        bfloat16* dv_before = nullptr;
         if (strips == 1) clear_tiles();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped, [&](const Chunk& chunk, int turn) {
-            const int left = chunk.left, head = chunk.bh % H;
-            const long long stride = (long long)H * V, own = (chunk.step * H + head) * V;
-            const long long key_stride = (long long)G * K, key_own = (chunk.step * G + head / (H / G)) * K;
-            const long long tile = (long long)chunk.at * strips;
+        for (int turn = 0, left_before = 0;; ++turn) {
+            const bool more = next_chunk(all, chunk);
+            const Keys keys = keys_of(turn);
+            if (more) {
+                const long long own = (chunk.step * G + chunk.bh % H / (H / G)) * K;
+                if (turn > 1) wait_at(SETS + keys.set, keys.parity ^ 1);
+                if (thread() == 0) {
+                    expect_bytes(keys.set, 4 * VECTORS);
+                    copy_bytes(keys.vectors, vectors + (long long)chunk.place * VECTORS, 4 * VECTORS, keys.set);
+                }
+                copy_rows(keys.at, k + own, key_stride, chunk.left, K);
+                copy_rows(keys.queries, q + own, key_stride, chunk.left, K);
+                arrive_when_copied(keys.set);
+            }
+            if (turn) of_values(turn - 1, dv_before, stride, left_before, V);  // while both groups are at it
+            if (!more) break;
+            const long long own = (chunk.step * H + chunk.bh % H) * V, tile = (long long)chunk.at * strips;
+            dv_before = dv + own, left_before = chunk.left;
+            copy_rows(OF_V, v + own, stride, chunk.left, V);
+            arrive_when_copied(OWN_VALUES);
             wait_for_room(VALUES, turn);
             if (thread() == 0) {
                 expect_bytes(VALUES, 2 * strips * HALF);
                 copy_bytes(OF_Y, y + tile * (HALF / 2), strips * HALF, VALUES);
                 copy_bytes(OF_DX, dx + tile * (HALF / 2), strips * HALF, VALUES);
             }
-            copy_tile<C>(OF_DO, d_o + own, stride, left, V);
+            copy_rows(OF_DO, d_o + own, stride, chunk.left, V);
             arrive_when_copied(VALUES);
-            wait_for_room(KEYS, turn);
-            if (thread() == 0) {
-                expect_bytes(KEYS, 4 * VECTORS);
-                copy_bytes(OF_VECTORS, vectors + (long long)chunk.place * VECTORS, 4 * VECTORS, KEYS);
-            }
-            copy_tile<C>(OF_K, k + key_own, key_stride, left, K), copy_tile<C>(OF_Q, q + key_own, key_stride, left, K);
-            arrive_when_copied(KEYS);
             wait_for_room(STATES, turn);
             copy_states(OF_S, states + tile * (STATE / 4), strips, STATES);
-            wait_for_room(OWN_VALUES, turn);
-            copy_tile<C>(OF_V, v + own, stride, left, V);
-            arrive_when_copied(OWN_VALUES);
             wait_for_room(DSTATES, turn);
             copy_states(OF_DS, dstates + tile * (STATE / 4), strips, DSTATES);
-        });
+        }
         wait_for_copies();
     } else if (thread() < 256) {
         take_registers<CONSUMER, THIRDS / 3>();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped,
-                   [&](const Chunk& chunk, int turn) { of_queries(chunk, turn, dq, dv, H, K, V); });
+        for (int turn = 0; next_chunk(all, chunk); ++turn) of_queries(chunk, turn, dq, H, K);
     } else {
         take_registers<CONSUMER, THIRDS / 3>();
-        for_chunks(T, H, NT, bounds, sequences, count, PER, SHARE, skipped,
-                   [&](const Chunk& chunk, int turn) { of_keys(chunk, turn, dk, dbeta, dlog_a, H, K); });
+        for (int turn = 0; next_chunk(all, chunk); ++turn) of_keys(chunk, turn, dk, dbeta, dlog_a, H, K);
     }
 }

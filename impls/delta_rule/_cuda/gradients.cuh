@@ -4,20 +4,27 @@
 #include "parts.cuh"
 
 constexpr int TILE = 2 * HALF, STATE = 4 * HALF;  // bytes of 64 x 128 and of 128 x 128 numbers
-constexpr int OF_DO = 0, OF_Y = TILE, OF_DX = 2 * TILE, OF_K = 3 * TILE, OF_Q = 4 * TILE, OF_V = 5 * TILE,
-              OF_S = 6 * TILE, OF_DS = OF_S + STATE;
-constexpr int OF_HALVED = OF_DS + STATE, OF_KNOWN = OF_HALVED + HALF, OF_DQ = OF_KNOWN + HALF, OF_DK = OF_DQ + TILE,
-              OF_VECTORS = OF_DK + TILE;
-constexpr int V_START = OF_VECTORS, V_END = V_START + 4 * C, V_RATE = V_END + 4 * C, V_SUMS = V_RATE + 4 * C;
+constexpr int OF_DO = 0, OF_Y = TILE, OF_DX = 2 * TILE, OF_V = 3 * TILE, OF_S = 4 * TILE, OF_DS = OF_S + STATE;
+constexpr int OF_HALVED = OF_DS + STATE, OF_KNOWN = OF_HALVED + HALF, OF_KEYS = OF_KNOWN + HALF, KEYS_STAGE = 2 * TILE;
+constexpr int OF_DQ = OF_KEYS + 2 * KEYS_STAGE, OF_DK = OF_HALVED, OF_VECTORS = OF_DQ + HALF;
+constexpr int V_START = 0, V_END = 4 * C, V_RATE = 8 * C, V_SUMS = 12 * C;  // of the vectors of a stage
 // Found by a group: sums of columns by each warp, and a number of each step.
-constexpr int V_COLUMNS = V_SUMS + 8 * C, V_ROWS = V_COLUMNS + 32 * C, V_KNOWN = V_ROWS + 8 * C,
-              V_VALUES = V_KNOWN + 4 * C, V_LAST = V_VALUES + 4 * C, V_CARRIED = V_LAST + 4 * C;
-constexpr int PRODUCER = 24, CONSUMER = 240;  // registers of a thread
+constexpr int V_COLUMNS = OF_VECTORS + 2 * 4 * VECTORS, V_ROWS = V_COLUMNS + 32 * C, V_KNOWN = V_ROWS + 8 * C,
+              V_VALUES = V_KNOWN + 4 * C, V_LAST = V_VALUES + 8 * C, V_CARRIED = V_LAST + 4 * C;
+constexpr int PRODUCER = 40, CONSUMER = 232;  // registers of a thread
 static_assert(PRODUCER + 2 * CONSUMER <= THIRDS);
 constexpr unsigned OF_STATES = STATE / 2 / 16 << 16;  // as BY_COLUMN, of tiles of 128 rows
-// Sets of operands that come and go together, in the order of their use; barriers: one when it has come, one when it
-// may go. Then those of what the group of dq finds for the other.
-enum { VALUES = 0, KEYS, OWN_VALUES, STATES, DSTATES, SETS, HALVED = 2 * SETS, FOUND, FREE, BARRIERS };
+// Sets of operands that come and go together; of keys, queries and vectors there are two. Barriers: one when a set has
+// come, one when it may go. Then of what the groups find for one another, and of v, when it has been read.
+enum { VALUES = 0, KEYS, STATES = KEYS + 2, DSTATES, OWN_VALUES, SETS, HALVED = 2 * SETS, FOUND, FREE, READ, BARRIERS };
+// Where keys, queries and vectors of a turn are, and their barrier and its parity.
+struct Keys {
+    int at, queries, vectors, set, parity;
+};
+FUNCTION Keys keys_of(int turn) {
+    int stage = turn & 1, at = OF_KEYS + stage * KEYS_STAGE;
+    return {at, at + TILE, OF_VECTORS + stage * 4 * VECTORS, KEYS + stage, turn / 2 & 1};
+}
 
 // 64 x 128, of values BY_ROW times the tiles of a state.
 FUNCTION void start_states(float* d, unsigned left, unsigned right) {
@@ -41,24 +48,26 @@ FUNCTION void dot_rows(float* sums, const float* d, unsigned x, int row, int pai
     UNROLL
     for (int side = 0; side < 2; ++side) sums[side] = row_sum(sums[side]);
 }
-// Store 64 x 128 numbers, each warp its 16 rows.
+// Store 64 x 128 numbers, each warp its 16 rows, 64 columns after 64.
 FUNCTION void put_rows(bfloat16* to, unsigned tile, long long stride, int left, int width, const float* d, int warp,
                        int lane) {
     UNROLL
-    for (int n = 0; n < 16; n += 2) {
-        unsigned r[4] = {rounded_pair(d[4 * n], d[4 * n + 1]), rounded_pair(d[4 * n + 2], d[4 * n + 3]),
-                         rounded_pair(d[4 * n + 4], d[4 * n + 5]), rounded_pair(d[4 * n + 6], d[4 * n + 7])};
-        int row = 16 * warp + (lane & 7) + (lane & 8), piece = n + lane / 16;
-        store_matrices(tile + piece / 8 * HALF + swizzled(row, piece % 8), r);
+    for (int half = 0; half < 2; ++half, d += 32) {
+        UNROLL
+        for (int n = 0; n < 8; n += 2) {
+            unsigned r[4] = {rounded_pair(d[4 * n], d[4 * n + 1]), rounded_pair(d[4 * n + 2], d[4 * n + 3]),
+                             rounded_pair(d[4 * n + 4], d[4 * n + 5]), rounded_pair(d[4 * n + 6], d[4 * n + 7])};
+            store_matrices(tile + swizzled(16 * warp + lane % 16, n + lane / 16), r);
+        }
+        warp_sync();
+        ROLLED
+        for (int i = 0, piece = lane % 8; i < 16; i += 4) {
+            const int row = 16 * warp + i + lane / 8;
+            if (row < left && half * 64 + piece * 8 < width)
+                store_16(to + row * stride + half * 64 + piece * 8, tile + swizzled(row, piece));
+        }
+        warp_sync();
     }
-    warp_sync();
-    UNROLL
-    for (int i = 0; i < 8; ++i) {
-        int row = 16 * warp + 2 * i + lane / 16, piece = lane % 16;
-        if (row < left && piece * 8 < width)
-            store_16(to + row * stride + piece * 8, tile + piece / 8 * HALF + swizzled(row, piece % 8));
-    }
-    warp_sync();
 }
 FUNCTION void put_square(unsigned to, const unsigned* r, int warp, int lane) {  // 64 x 64, of the right side's order
     UNROLL
@@ -73,16 +82,23 @@ struct Chunk {
     int at, place, bh, left;
     long long step;  // of its first step, among those of all batch elements
 };
-// For each chunk of a block, with its number. Of the NT places of each head the launch is for PER, from `skipped` on.
-template <class Use>
-FUNCTION void for_chunks(int T, int H, int NT, const long long* bounds, int sequences, int count, int PER, int SHARE,
-                         int skipped, Use use) {
-    for (int at = block(), turn = 0; at < count; at += blocks()) {
-        const int bh = at / PER, place = at % PER + skipped, of_rates = bh / H * (H / SHARE) + bh % H / SHARE;
-        const Steps steps = steps_of(place, T, bounds, sequences);
-        if (steps.left > 0)
-            use(Chunk{at, of_rates * NT + place, bh, steps.left, (long long)(bh / H) * T + steps.first}, turn++);
+// The chunks of a block, one after the other.
+struct Chunks {
+    int T, H, NT;
+    const long long* bounds;
+    int sequences, count, SHARE, at;
+};
+FUNCTION bool next_chunk(Chunks& all, Chunk& chunk) {
+    for (; all.at < all.count; all.at += blocks()) {
+        const int bh = all.at / all.NT, place = all.at % all.NT;
+        const Steps steps = steps_of(place, all.T, all.bounds, all.sequences);
+        if (steps.left <= 0) continue;
+        const int of_rates = bh / all.H * (all.H / all.SHARE) + bh % all.H / all.SHARE;
+        chunk = {all.at, of_rates * all.NT + place, bh, steps.left, (long long)(bh / all.H) * all.T + steps.first};
+        all.at += blocks();
+        return true;
     }
+    return false;
 }
 struct Lane {
     int warp, lane, group, pair, row;
@@ -90,6 +106,9 @@ struct Lane {
 FUNCTION Lane my_lane_of_group() {
     int own = thread() % 128, warp = own / 32, lane = own % 32;
     return {warp, lane, lane / 4, lane % 4, 16 * warp + lane / 4};
+}
+FUNCTION void load_rows(float* x, unsigned vector, const Lane& me) {  // numbers of a thread's two rows
+    x[0] = load_one(vector + 4 * me.row), x[1] = load_one(vector + 4 * me.row + 32);
 }
 // The sums over the rows of a block, of two columns, for those who add up the warps.
 FUNCTION void put_columns(int columns_at, const Lane& me, int n, float* columns) {
@@ -101,10 +120,20 @@ FUNCTION void put_columns(int columns_at, const Lane& me, int n, float* columns)
     }
 }
 
+// A tile of 64 steps; 0 from step `left` and from column `width` on. Rolled, since instructions of three groups must
+// fit into their cache together.
+FUNCTION void copy_rows(unsigned to, const bfloat16* from, long long stride, int left, int width) {
+    const int row = thread() / 16, piece = thread() % 16;
+    to += piece / 8 * HALF + swizzled(row, piece % 8), from += row * stride + 8 * piece;
+    left = 8 * piece < width ? left - row : 0;
+    ROLLED
+    for (int i = 0; i < C; i += 8, to += 1024, from += 8 * stride) copy_16(to, from, i < left);
+}
 // The tiles of a state, of strips of 64 values, by one thread.
 FUNCTION void copy_states(unsigned to, const bfloat16* from, int strips, int i) {
     if (thread() == 0) {
         expect_bytes(i, strips * (STATE / 2));
+        ROLLED
         for (int each = 0; each < 2 * strips; ++each)  // strip by strip, 64 keys by 64 keys
             copy_bytes(to + each % 2 * (STATE / 2) + each / 2 * HALF, from + each * (HALF / 2), HALF, i);
     }
@@ -120,7 +149,7 @@ FUNCTION void clear_tiles() {
                 put_four(OF_DS + half * (STATE / 2) + HALF + at, zeros);
     }
 }
-// A set of operands of this turn may be copied when both groups have left that of the turn before.
+// A set of operands of this turn may be copied when those who read that of the turn before have left it.
 FUNCTION void wait_for_room(int set, int turn) {
     if (turn) wait_at(SETS + set, (turn - 1) & 1);
 }

@@ -42,7 +42,7 @@ WALK_BACK_WIDE = Kernel("walk_back_wide.cu", "cuda_delta_walk_back_wide", 512, 2
 WALK_BACK_ENDS = Kernel("walk_back.cu", "cuda_delta_walk_back_ends", 384, 225_280)
 WALK_BACK_WIDE_ENDS = Kernel("walk_back_wide.cu", "cuda_delta_walk_back_wide_ends", 512, 225_280)
 CARRY = Kernel("carry.cu", "cuda_delta_carry", 256, 18_432)
-GRADIENTS = Kernel("gradients.cu", "cuda_delta_gradients", 384, 218_128)
+GRADIENTS = Kernel("gradients.cu", "cuda_delta_gradients", 384, 227_344)
 KERNELS = (
     CHUNKS,
     WALK,

@@ -22,11 +22,9 @@ FUNCTION void with_inverse(float* y, const unsigned* x, unsigned at, bool more) 
     }
 }
 
-// own: the number of the chain among those of the block. Its state at the end goes to `to`, those before every PER-th
-// chunk to `begun`.
+// own: the number of the chain among those of the block. Its state at the end goes to `to`.
 template <Mode MODE, class Layout>
-FUNCTION void chain(const Strip& strip, int own, float* state, float* to, long long which, float* begun, int PER,
-                    int heads, int K, int V) {
+FUNCTION void chain(const Strip& strip, int own, float* state, float* to, long long which, int K, int V) {
     const int pair = thread() % 4, warp = thread() / 32 % 4, turns = Layout::TURNS;
     float r[32];
     unsigned held[32], x[16], seen[16];
@@ -36,10 +34,6 @@ FUNCTION void chain(const Strip& strip, int own, float* state, float* to, long l
         const int stage = chunk % STAGES, slot = slot_of<Layout>(chunk, own);
         const unsigned from = stage * Layout::SIZE, at = first_unit() + from / 16;
         const unsigned of = Layout::OF_VECTORS + stage * VECTORS_STAGE;
-        if (MODE == OUTPUT && begun && chunk % PER == 0) {
-            store_begun(begun, state, (long long)chunk / PER * heads + strip.bh, strip.first / STRIP + own);
-            claim(state, 64);
-        }
         wait_for_copied(FULL + stage, parity_of(chunk, STAGES));
         start_with_keys(r, held, at);
         if (MODE != ENDS) {
@@ -175,12 +169,12 @@ FUNCTION void keep(const Strip& strip, bfloat16* states, bfloat16* y, int strips
 }
 
 // Kept are states before the chunks and, as o, y: the tiles of each chunk and strip. final_state: with segments that of
-// the last, or all ends. maps: of segments; with outputs of whole heads, where each part of PER chunks begins.
+// the last, or all ends. maps: of segments.
 template <Mode MODE, class Layout>
 FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,
                    const float* vectors, const float* initial, const long long* bounds, bfloat16* o, bfloat16* states,
                    float* final_state, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER,
-                   int heads, int SHARE, int segments, int skipped) {
+                   int SHARE, int segments, int skipped) {
     constexpr int of_block = Layout::CHAINS * STRIP;
     const int of_values = (V + of_block - 1) / of_block, of_maps = MODE == ENDS ? (K + of_block - 1) / of_block : 0;
     Strip strip = strip_of(block(), of_block, bounds, T, H, G, of_values + of_maps, NT, NS, PER, SHARE, segments,
@@ -220,14 +214,10 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
         take_registers<Layout::CHAIN, Layout::BEGUN>();
         float state[64];
         const int first = strip.first + (thread() / 32 - 4) * 16, width = map ? K : V;
-        if (MODE == KEEP && segments < NS)
-            load_begun(state, initial, (long long)strip.segment * heads + strip.bh, strip.first / STRIP + group - 1);
-        else
-            load_state(state, MODE == ENDS ? nullptr : initial, strip.state, first, K, V);
+        load_state(state, MODE == ENDS ? nullptr : initial, strip.state, first, K, V);
         if (map) for_state(first, K, K, [&](int i, int key, int value) { state[i] = key == value; });
         float* to = map ? maps : MODE == ENDS || strip.segment == NS - 1 ? final_state : nullptr;
-        chain<MODE, Layout>(strip, group - 1, state, to, MODE == ENDS ? strip.state : strip.bh,
-                            NS == 1 ? maps : nullptr, PER, heads, K, width);
+        chain<MODE, Layout>(strip, group - 1, state, to, MODE == ENDS ? strip.state : strip.bh, K, width);
     } else if (MODE == OUTPUT) {
         take_registers<Layout::BESIDE, Layout::BEGUN>();
         outputs<Layout>(strip);
@@ -240,9 +230,9 @@ FUNCTION void walk(const bfloat16* q, const bfloat16* k, const bfloat16* v, cons
     ENTRY(THREADS, 1)                                                                                                 \
     name(const bfloat16* q, const bfloat16* k, const bfloat16* v, const bfloat16* high, const bfloat16* low,          \
          const float* vectors, const float* initial, const long long* bounds, bfloat16* o, bfloat16* states,          \
-         float* final_state, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER, int heads,      \
-         int SHARE, int segments, int skipped) {                                                                      \
+         float* final_state, float* maps, int T, int H, int G, int K, int V, int NT, int NS, int PER, int SHARE,      \
+         int segments, int skipped) {                                                                                 \
         walk<MODE, Layout>(q, k, v, high, low, vectors, initial, bounds, o, states, final_state, maps, T, H, G, K, V, \
-                           NT, NS, PER, heads, SHARE, segments, skipped);                                             \
+                           NT, NS, PER, SHARE, segments, skipped);                                                    \
     }
 #endif

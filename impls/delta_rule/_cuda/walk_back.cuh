@@ -159,11 +159,11 @@ template <bool ENDS, class Layout>
 FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,
                         const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,
                         bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K,
-                        int V, int NT, int NS, int PER, int heads, int SHARE, int segments, int skipped) {
+                        int V, int NT, int NS, int PER, int SHARE, int segments, int skipped) {
     constexpr int of_block = Layout::CHAINS * STRIP;
     const int of_values = (V + of_block - 1) / of_block, of_maps = (K + of_block - 1) / of_block;
-    const int others = heads * segments * of_values;
-    const bool map = ENDS && block() >= others, parts = !ENDS && segments < NS;
+    const int others = blocks() / (segments * of_values + of_maps) * segments * of_values;
+    const bool map = ENDS && block() >= others;
     const Strip strip =
         map ? strip_of(block() - others, of_block, bounds, T, H, G, of_maps, NT, NS, PER, SHARE, 1, NS - 1)
             : strip_of(block(), of_block, bounds, T, H, G, of_values, NT, NS, PER, SHARE, segments, skipped);
@@ -188,13 +188,13 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
         take_registers<Layout::CHAIN, Layout::BEGUN>();
         float state[64];
         const int first = strip.first + (thread() / 32 - 4) * 16;
-        load_state(state, ENDS ? nullptr : dfinal, parts ? strip.bh : strip.state, first, K, V);
+        load_state(state, ENDS ? nullptr : dfinal, strip.state, first, K, V);
         if (map) for_state(first, K, K, [&](int i, int key, int value) { state[i] = key == value; });
         chain<ENDS, Layout>(strip, group - 1, state);
         if (map)
             for_state(first, K, K,
                       [&](int i, int key, int value) { maps[(strip.state * K + value) * K + key] = state[i]; });
-        else if (dinitial && (ENDS || strip.segment == skipped))
+        else if (dinitial && (ENDS || strip.segment == 0))
             store_state(dinitial, state, ENDS ? strip.state : strip.bh, first, K, V);
     } else {
         take_registers<Layout::BESIDE, Layout::BEGUN>();
@@ -213,8 +213,8 @@ FUNCTION void walk_back(const bfloat16* q, const bfloat16* k, const bfloat16* hi
     name(const bfloat16* q, const bfloat16* k, const bfloat16* high, const bfloat16* low,                      \
          const float* vectors, const bfloat16* d_o, const float* dfinal, const long long* bounds,              \
          bfloat16* dx, bfloat16* dstates, float* dinitial, float* maps, int T, int H, int G, int K, int V,     \
-         int NT, int NS, int PER, int heads, int SHARE, int segments, int skipped) {                           \
+         int NT, int NS, int PER, int SHARE, int segments, int skipped) {                                      \
         walk_back<ENDS, Layout>(q, k, high, low, vectors, d_o, dfinal, bounds, dx, dstates, dinitial, maps, T, \
-                                H, G, K, V, NT, NS, PER, heads, SHARE, segments, skipped);                     \
+                                H, G, K, V, NT, NS, PER, SHARE, segments, skipped);                            \
     }
 #endif

@@ -5,8 +5,7 @@
 // is kept.
 //
 // Segments: first each is walked through from 0 and, without values, from I, which gives the map S -> M S + U that it
-// is; carry.cu finds the state in which each begins; then all are walked through for their results. Parts are segments
-// that are walked through one after the other, so that what is kept of one takes the room of the one before.
+// is; carry.cu finds the state in which each begins; then all are walked through for their results.
 #ifndef SSMPERF_DELTA_WALKS
 #define SSMPERF_DELTA_WALKS
 #include "parts.cuh"
@@ -79,7 +78,7 @@ FUNCTION Strip strip_of(int block, int width, const long long* bounds, int T, in
         int begin = segment * PER;
         part.first += begin * C, part.steps -= begin * C, part.place += begin;
         part.chunks = part.chunks - begin < PER ? part.chunks - begin : PER;
-        kept = segments == NS ? kept + begin : (long long)bh * PER;
+        kept += begin;
     }
     return {part,
             bh,
@@ -141,20 +140,6 @@ FUNCTION void load_state(float* state, const float* from, long long which, int f
 }
 FUNCTION void store_state(float* to, const float* state, long long which, int first, int K, int V) {
     for_state(first, K, V, [&](int i, int key, int value) { to[(which * K + key) * V + value] = state[i]; });
-}
-// The same where a part begins, for a walk that comes later: two strips of each head, as threads have them.
-FUNCTION long long begun_at(long long which, int strip) {
-    return (which * (WIDEST / STRIP) + strip) * STRIP * WIDEST + thread() % 128 * 4;
-}
-FUNCTION void store_begun(float* to, const float* state, long long which, int strip) {
-    to += begun_at(which, strip);
-    UNROLL
-    for (int i = 0; i < 16; ++i) put_four_floats(to + 512 * i, state + 4 * i);
-}
-FUNCTION void load_begun(float* state, const float* from, long long which, int strip) {
-    from += begun_at(which, strip);
-    UNROLL
-    for (int i = 0; i < 64; ++i) state[i] = from[i / 4 * 512 + i % 4];
 }
 // The state as the left side of products, and as a tile in shared memory, V x K.
 FUNCTION void hold(unsigned* held, const float* state) {

@@ -99,29 +99,6 @@ def test_segments_agree_with_the_definition(
     assert GPU or not wide or walks <= {*host.launched}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("changed", CUT)
-def test_parts_of_the_backward_pass_give_the_same_bits(
-    changed: Operands, wide: bool, host: HopperHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts of two chunks, and of a part of one, beside all chunks at once."""
-    given = operands(2 * CHUNK + 3, B=2, G=1, **changed)
-    leaves = {name: x.requires_grad_() for name, x in given.items()}
-    monkeypatch.setattr(function, "segments_of", lambda *sizes: 1)
-    monkeypatch.setattr(function, "waves", lambda *blocks: (1, wide))
-    found = []
-    for parts in (1, 2):
-        plan.forget()
-        monkeypatch.setattr(function, "parts_of", lambda chunks, parts=parts: parts)
-        o, final = ENTRY.function(**leaves)
-        found.append(torch.autograd.grad((o.sum() + final.sum()), list(leaves.values())))
-    assert GPU or host.launched.count("cuda_delta_gradients") == 3
-    for whole, cut in zip(*found, strict=True):
-        assert whole.count_nonzero() > 0
-        torch.testing.assert_close(cut, whole, rtol=0, atol=0)
-
-
 WIDE: dict[str, Operands] = {
     "five chunks": operands(4 * CHUNK + 3, B=2, G=1),
     "part of the second strip": operands(CHUNK + 1, H=1, G=1, K=40, V=72, state=False),
@@ -147,16 +124,12 @@ def test_two_strips_go_into_a_block_where_that_takes_fewer_waves() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 31, 64, 513])
-def test_heads_are_cut_where_they_are_few(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_cut_where_they_are_few(chunks: int) -> None:
     for heads in (0, 1, 7, 16, 66, 200):
         segments = function.segments_of(chunks, heads, 2, 2, 132)
         assert (segments - 1) * -(-chunks // segments) < chunks  # the last has a chunk
         assert segments == 1 or heads < 66
     assert chunks < 512 or function.segments_of(chunks, 16, 2, 2, 132) > 1
-    monkeypatch.setattr(function, "PARTS", 4)
-    parts = function.parts_of(chunks)
-    assert parts <= 4 and (parts - 1) * -(-chunks // parts) < chunks
-    assert (parts == 1) == (chunks < 2 * function.LEAST)
 
 
 @pytest.mark.usefixtures("host")
