@@ -16,7 +16,7 @@ PDFLATEX = shutil.which("pdflatex")
 RESULTS = Path(__file__).parents[4] / "docs" / "results"
 
 
-@pytest.mark.parametrize("name", ["h200-gated-delta/one-sequence", "h200-standard"])
+@pytest.mark.parametrize("name", ["h200-gated-delta/two-waves-now", "h200-standard"])
 def test_a_table_for_a_pull_request_has_at_most_80_columns(name: str) -> None:
     text = pivots.markdown_short([load(RESULTS / name)])
     assert text is not None
@@ -24,14 +24,14 @@ def test_a_table_for_a_pull_request_has_at_most_80_columns(name: str) -> None:
 
 
 def test_it_says_times_winner_sizes_device_and_date() -> None:
-    text = pivots.markdown_short([load(RESULTS / "h200-gated-delta" / "one-sequence")])
+    text = pivots.markdown_short([load(RESULTS / "h200-gated-delta" / "two-waves-now")])
     assert text is not None
-    assert "| T32768 H8  |     390 µs ±0.2 % | **284 µs ±0.2 %** |" in text
-    assert "B1 K128 V128, NVIDIA H200, 2026-11-28" in text
+    assert "| T8192 G16 | **503 µs ±0.3 %** | 626 µs ±0.4 % |" in text
+    assert "B2 H64 K128 V128, NVIDIA H200, 2026-11-29" in text
 
 
 def test_every_time_is_in_one_table_each() -> None:
-    run = load(RESULTS / "h200-gated-delta" / "one-sequence")
+    run = load(RESULTS / "h200-gated-delta" / "two-waves-now")
     timed = sum(record.numbers.get("latency_s") is not None for record in run.records)
     assert sum(len(cells) for pivot in pivots.pivots([run]) for cells in pivot.lines.values()) == timed
     text = pivots.markdown_short([run])
@@ -39,10 +39,10 @@ def test_every_time_is_in_one_table_each() -> None:
 
 
 def test_latex_has_bold_winners_and_no_command_from_outside() -> None:
-    text = pivots.latex([load(RESULTS / "h200-gated-delta" / "one-sequence")])
+    text = pivots.latex([load(RESULTS / "h200-gated-delta" / "two-waves-now")])
     assert text is not None
-    assert r"T32768 H2 & \textbf{656 \textmu{}s $\pm$0.4 \%} & 676" in text
-    assert r"T32768 H16 & 2.23 ms $\pm$0.8 \% & --" in text
+    assert r"T8192 G16 & \textbf{503 \textmu{}s $\pm$0.3 \%} & 626" in text
+    assert r"T8192 & 527 \textmu{}s $\pm$0.3 \% & --" in text
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     hostile = pivots.in_latex(r"a_b & \input{/etc/passwd} $x^2$ % # ~")
     assert r"\input" not in hostile
