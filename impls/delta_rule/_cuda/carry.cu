@@ -69,20 +69,16 @@ cuda_delta_carry(const float* maps, const float* ends, const float* given, float
         const bool more = moved < NS - 2;
         if (more) for_each(place, [&](int i, long long at) { u[i] = ends[segment * state + at]; });
         UNROLL
-        for (int part = 0; part < 8; ++part) {  // to 20 binary digits: see chunks.cu
+        for (int part = 0; part < 8; ++part) {
             float left[8], b[2][4];
-            UNROLL
-            for (int i = 0; i < 8; ++i) left[i] = m[part][i] - upper(m[part][i]);
+            left_of(left, m[part]);
             UNROLL
             for (int n = 0; n < 2; ++n)
                 load_four(b[n], own + ((8 * n + group) * LINE + 16 * part + 4 * pair) * 4);
             UNROLL
             for (int i = 0; i < 4; ++i) {
                 const int n = i % 2, k = i / 2;
-                const float p = b[n][2 * k], q = b[n][2 * k + 1];
-                fine_product(rest + 4 * n, left + 4 * k, p, q);
-                fine_product(rest + 4 * n, m[part] + 4 * k, p - upper(p), q - upper(q));
-                fine_product(x + 4 * n, m[part] + 4 * k, p, q);
+                split_product(x + 4 * n, rest + 4 * n, m[part] + 4 * k, left + 4 * k, {b[n][2 * k], b[n][2 * k + 1]});
             }
             if (more) load_columns(m[part], own_map, row, 16 * part + 4 * pair, K, back);
         }

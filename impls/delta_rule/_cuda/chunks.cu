@@ -85,14 +85,12 @@ FUNCTION void prepare(const Given& given, int place, unsigned sums) {
     }
 }
 
-// d += a y^T, 16 x 16, y in shared memory, to 20 binary digits: products take the first 11 of each number, and what is
-// left of it in another. a is as products leave it. LOWER: nothing above y's diagonal is taken.
+// d += a y^T, 16 x 16, y in shared memory. a is as products leave it. LOWER: nothing above y's diagonal is taken.
 template <bool LOWER>
 FUNCTION void add_product(float* d, const float* a, unsigned y) {
     const int lane = thread() % 32, group = lane / 4, pair = lane % 4;
-    float rest[8];
-    UNROLL
-    for (int i = 0; i < 8; ++i) rest[i] = a[i] - upper(a[i]);
+    float left[8];
+    left_of(left, a);
     UNROLL
     for (int k = 0; k < 2; ++k) {
         UNROLL
@@ -103,9 +101,7 @@ FUNCTION void add_product(float* d, const float* a, unsigned y) {
                 if (2 * pair > group) b.a = 0.0f;
                 if (2 * pair + 1 > group) b.b = 0.0f;
             }
-            fine_product(d + 4 * n, rest + 4 * k, b.a, b.b);
-            fine_product(d + 4 * n, a + 4 * k, b.a - upper(b.a), b.b - upper(b.b));
-            fine_product(d + 4 * n, a + 4 * k, b.a, b.b);
+            split_product(d + 4 * n, d + 4 * n, a + 4 * k, left + 4 * k, b);
         }
     }
 }
@@ -155,7 +151,7 @@ FUNCTION void put_parts(unsigned* high, unsigned* low, const float* x, int count
 // Store the inverse with its gates.
 FUNCTION void put_square(bfloat16* high, bfloat16* low, unsigned sums) {
     const int own = thread() / 8, line = thread() % 8;
-    unsigned upper[4] = {}, rest[4] = {};
+    unsigned whole[4], rest[4];
     UNROLL
     for (int half = 0; half < 2; ++half) {  // 28 groups of 8 x 8 below the diagonal, and four of zeros above it
         int row, column, group = own + 16 * half;
@@ -167,13 +163,13 @@ FUNCTION void put_square(bfloat16* high, bfloat16* low, unsigned sums) {
             load_four(left, sums + 8 * C + 4 * column), load_four(left + 4, sums + 8 * C + 4 * column + 16);
             UNROLL
             for (int i = 0; i < 8; ++i) x[i] = load_one(at(column + i, row)) * (left[i] * gates);
-            put_parts(upper, rest, x, 4);
+            put_parts(whole, rest, x, 4);
         } else {
             row = 16 * (group - 28) + line, column = 16 * (group - 28) + 8;
             UNROLL
-            for (int i = 0; i < 4; ++i) upper[i] = rest[i] = 0;
+            for (int i = 0; i < 4; ++i) whole[i] = rest[i] = 0;
         }
-        put_four_words(high + stored_at(row, column), upper);
+        put_four_words(high + stored_at(row, column), whole);
         put_four_words(low + stored_at(row, column), rest);
     }
     const int row = thread() / 2, column = row / 8 * 8 + thread() % 2 * 4;  // four on the diagonal
@@ -186,9 +182,9 @@ FUNCTION void put_square(bfloat16* high, bfloat16* low, unsigned sums) {
         x[i] = load_one(at(column + i, row)) * decay(to, {from[2 * i], from[2 * i + 1]}, below);
         if (!below) x[i] = 0.0f;  // also where there are numbers that are none
     }
-    put_parts(upper, rest, x, 2);
+    put_parts(whole, rest, x, 2);
     const int first = stored_at(row, row / 8 * 8) + thread() % 2 * 4;
-    put_two_words(high + first, upper[0], upper[1]);
+    put_two_words(high + first, whole[0], whole[1]);
     put_two_words(low + first, rest[0], rest[1]);
 }
 

@@ -296,7 +296,6 @@ FUNCTION void take_four(float* x, const float* from) {  // from global memory
     float4 y = *(const float4*)from;
     x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
 }
-FUNCTION void put_four_floats(float* to, const float* x) { *(float4*)to = make_float4(x[0], x[1], x[2], x[3]); }
 FUNCTION void store_16(bfloat16* to, unsigned at) {  // from shared to global memory
     unsigned r[4];
     load_four_words(r, at);

@@ -166,7 +166,7 @@ class Schedule:
         return self.T, self.H, self.G, self.K
 
     def strips(self, width: int) -> tuple[int, int]:
-        """Of so many values, and of as many columns of a map."""
+        """Count the strips of so many values, and of as many columns of a map."""
         return -(-self.V // width), -(-self.K // width)
 
     def per_segment(self, plan: Plan, width: int) -> Slot:
@@ -184,7 +184,7 @@ class Schedule:
         return high, low, vectors
 
     def blocks(self, walk: Walk, segments: int, width: int) -> int:
-        """Of a walk through so many segments of each head, each with so many values."""
+        """Count the blocks of a walk through so many segments of each head, each with so many values."""
         values, keys = self.strips(width)
         maps = {ENDS: segments * keys, BACK_ENDS: keys}  # backwards that of the last segment is still unknown
         return self.heads * (segments * values + maps.get(walk, 0))

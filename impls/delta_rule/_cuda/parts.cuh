@@ -135,6 +135,18 @@ FUNCTION Sequence sequence_of(int number, int head, int T, int H, int NT, const 
     return {first, steps, (steps + C - 1) / C, (long long)head * NT + first / C + number};
 }
 
+// Products take the first 11 binary digits of each number. With what is left of a in others, and of b: d += a b, to 20
+// digits. rest: a sum for the small products, or d.
+FUNCTION void split_product(float* d, float* rest, const float* a, const float* left, Two b) {
+    fine_product(rest, left, b.a, b.b);
+    fine_product(rest, a, b.a - upper(b.a), b.b - upper(b.b));
+    fine_product(d, a, b.a, b.b);
+}
+FUNCTION void left_of(float* left, const float* a) {  // of eight numbers
+    UNROLL
+    for (int i = 0; i < 8; ++i) left[i] = a[i] - upper(a[i]);
+}
+
 // The gates after step j up to step i, from their sums (a) and numbers of resets (b).
 FUNCTION float decay(Two i, Two j, bool below) {
     float factor = exponential(i.a - j.a);

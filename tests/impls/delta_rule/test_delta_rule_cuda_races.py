@@ -12,7 +12,7 @@ from ssmperf.impls._triton import plan
 from ssmperf.impls.delta_rule import cuda
 from ssmperf.impls.delta_rule._cuda import function
 from ssmperf.impls.delta_rule._cuda.program import KERNELS, SOURCES, Kernel
-from support.without_gpu.cuda_host import COMPILER, compile, made_once
+from support.without_gpu.cuda_host import COMPILER, compile
 from support.without_gpu.hopper_host import HERE, OPTIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(COMPILER is None, reason="needs g++")]
@@ -75,21 +75,17 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, int, li
 
 
 def races(kernel: Kernel, grid: int, arguments: list[int], folder: Path, fault: str | None = None) -> bool:
-    def make(part: Path) -> None:
-        sources = part.with_suffix(".sources")
-        shutil.copytree(SOURCES, sources)
-        if fault is not None:
-            file, _, before, left_out = FAULTS[fault]
-            text = (sources / file).read_text()
-            assert text.count(before) == 1
-            (sources / file).write_text(text.replace(before, before.replace(left_out, "")))
-        run = f"RUN({kernel.name}, {kernel.threads}, {kernel.shared_bytes})"
-        source = part.with_suffix(".cpp")
-        source.write_text(f'#include "{kernel.file}"\n{run}\n{MAIN % (ROOM, kernel.name)}')
-        options = [each for each in OPTIONS if each not in ("-shared", "-fPIC")]
-        compile([*options, "-g", "-fsanitize=thread", f"-I{HERE}", f"-I{sources}", str(source)], part)
-
-    program = made_once(folder / f"{kernel.name}-{fault}", make)
+    sources, source, program = folder / "sources", folder / "main.cpp", folder / "program"
+    shutil.copytree(SOURCES, sources)
+    if fault is not None:
+        file, _, before, left_out = FAULTS[fault]
+        text = (sources / file).read_text()
+        assert text.count(before) == 1
+        (sources / file).write_text(text.replace(before, before.replace(left_out, "")))
+    run = f"RUN({kernel.name}, {kernel.threads}, {kernel.shared_bytes})"
+    source.write_text(f'#include "{kernel.file}"\n{run}\n{MAIN % (ROOM, kernel.name)}')
+    options = [each for each in OPTIONS if each not in ("-shared", "-fPIC")]
+    compile([*options, "-g", "-fsanitize=thread", f"-I{HERE}", f"-I{sources}", str(source)], program)
     words = ["p" if each > ROOM else str(each) for each in arguments]
     done = subprocess.run([program, str(grid), *words], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0 or "data race" in done.stderr, done.stderr[:2000]

@@ -274,7 +274,6 @@ FUNCTION void put_two_words(bfloat16* to, unsigned a, unsigned b) {
     std::memcpy(aligned(to, 8), w, 8);
 }
 FUNCTION void take_four(float* x, const float* from) { std::memcpy(x, aligned(from), 16); }
-FUNCTION void put_four_floats(float* to, const float* x) { std::memcpy(aligned(to), x, 16); }
 FUNCTION void store_16(bfloat16* to, unsigned at) { std::memcpy(aligned(to), bytes_at(at, 16), 16); }
 
 // Runs the blocks of a kernel one after another, with so many bytes of shared memory. Arguments have 64 bits each.
