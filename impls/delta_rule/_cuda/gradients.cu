@@ -61,7 +61,8 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, int H, int 
             for (int side = 0; side < 2; ++side) {
                 int i = me.row + 8 * side, j = 8 * n + 2 * me.pair + odd, at = 4 * n + 2 * side + odd;
                 o[at] *= decay(to[side], {w[2 * odd], w[2 * odd + 1]}, i >= j);
-                rows[side] += o[at] * scores[at], columns[odd] += o[at] * scores[at];  // i = j is in both
+                if (side == n % 2 && i == j) scores[at] = 0;  // in both sums, and 1e5 times what gates may leave
+                rows[side] += o[at] * scores[at], columns[odd] += o[at] * scores[at];
             }
         }
         UNROLL
@@ -209,7 +210,8 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
             if (me.lane + by < 32) after += a;
             if (me.lane >= by) before += b;
         }
-        before -= last[0] + last[1];
+        before = shuffle_up(before, 1);  // not less its own, which is none of it and may be 1e5 times as much
+        if (me.lane == 0) before = 0;
         float earlier = shuffle_up(resets[1], 1);
         const bool reset[2] = {resets[0] != (me.lane ? earlier : 0.0f), resets[1] != resets[0]};
         UNROLL

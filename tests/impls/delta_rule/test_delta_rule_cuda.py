@@ -64,6 +64,8 @@ CASES: dict[str, Operands] = {
     "no gate, rates of 2": operands(CHUNK, "none", H=1, G=1, K=96, rate=2.0),
     "a constant gate": operands(70, "const", H=1, G=1, K=8, V=72),
     "resets": operands(3 * CHUNK, H=1, G=1, K=16, V=16, regime="reset"),
+    "gates that forget nearly all": operands(CHUNK + 3, H=1, G=1, K=16, V=16)  # found by fuzz
+    | {"log_a": torch.full((1, CHUNK + 3, 1), -18.0, device=DEVICE)},
     "one step": operands(1, H=1, G=1),
     "packed": operands(140, G=1, K=32, V=72, sequences=4),
     "values in two halves": operands(CHUNK + 5, G=1, K=24, V=144),
