@@ -65,12 +65,14 @@ def measured(folder: Path) -> None:
         table([run])
 
 
-def brief(text: str | None) -> str:
-    """Shorten foreign text to one line without control characters (terminal escapes included).
+def flat(text: str | None) -> str:
+    """Bring foreign text to one line without control characters (terminal escapes included)."""
+    return " ".join(CONTROL.sub(" ", text or "").split())
 
-    The place at the end of a reason is kept, with the end of its path.
-    """
-    line = " ".join(CONTROL.sub(" ", text or "").split())
+
+def brief(text: str | None) -> str:
+    """Shorten foreign text to a line (see `flat`). The place at its end is kept, with the end of its path."""
+    line = flat(text)
     if len(line) <= LONGEST_REASON:
         return line
     place = ""
@@ -360,10 +362,10 @@ class StepBar:
             self._bar.update(self._task, completed=done, total=total)
 
     def say(self, text: str, *, lasting: bool = False) -> None:
-        """Say what is being done. lasting: whether a terminal keeps it as a line above the bar."""
+        """Say what is being done. lasting: whether a terminal keeps it, whole, as a line above the bar."""
         if self._bar is None:
-            print(brief(text), file=sys.stderr, flush=True)
+            print(flat(text) if lasting else brief(text), file=sys.stderr, flush=True)
         elif lasting:
-            self._bar.console.print(brief(text), markup=False, highlight=False)
+            self._bar.console.print(flat(text), markup=False, highlight=False)
         else:
             self._bar.update(self._task, description=brief(text)[:70])

@@ -63,9 +63,10 @@ def test_a_bar_fills_with_examples_or_seconds(
 def test_elsewhere_fuzz_prints_lines_and_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     with fuzzing.progress(7, Goal(60.0, None)) as tell:
         tell("scan/blelloch", Tally())
-        tell("scan/blelloch", Tally(faults=1))
+        tell(f"fault: scan {'B1 ' * 100}: wrong; ssmperf run --nonce 5", Tally(faults=1))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "seed 7" and len(lines) == 2 and "1 faults" in lines[1]
+    assert lines[1].endswith("ssmperf run --nonce 5"), "its command is there to be repeated"
 
 
 def test_a_bar_counts_the_pieces_of_claims(drawn: Callable[[], Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ssmperf import Case, Record, Status
 from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
@@ -55,3 +55,22 @@ def test_what_follows_is_expected_before_records_are_awaited() -> None:
     assert own <= drawn[0] | drawn[1]
     assert drawn[1] - own <= awaited[0]
     assert session.tally.examples == session.tally.right == 40
+
+
+class Failing(Recorder):
+    """Says that everything is wrong."""
+
+    def records(self, ends_s: float = float("inf")) -> list[Record]:
+        return [replace(each, status=Status.WRONG, reason="off by 2") for each in super().records()]
+
+
+def test_a_fault_is_told_when_it_is_found_with_its_reason() -> None:
+    space = Space("scan", registry.backend("scan", "sequential"), "cpu", BUDGETS["cpu"])
+    heard: list[tuple[str, int]] = []
+    recorder = Failing()
+    session = FuzzSession(
+        recorder, [space], 1, Goal(None, 40), lambda text, tally: heard.append((text, len(recorder.begun)))
+    )
+    assert session.run()
+    text, judged = next(each for each in heard if each[0].startswith("fault: "))
+    assert "wrong: off by 2" in text and judged < len(recorder.begun)
