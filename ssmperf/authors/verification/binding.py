@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,39 +16,55 @@ BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_K
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def taking_names(function: Callable[..., Any], recurrence: Recurrence) -> Callable[..., Any]:
-    """Wrap a function so that it takes the recurrence's operands by name.
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a function takes a recurrence's operands: by name, or in an order.
 
-    It gets them by name if its own parameters have the names of all required operands, and else in the order
-    of the recurrence's signature. An `autograd.Function` stands for its `apply`. Operands that are None are
-    left out where the function has no parameter for them.
+    names: what it takes by name; None for any name. places: what it takes by position, in this order.
+    """
+
+    names: frozenset[str] | None
+    places: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], recurrence: Recurrence) -> Binding:
+        """By name if its own names are those of all required operands, else in the signature's order."""
+        own = _parameters(function)
+        kinds = {each.kind for each in own}
+        names = frozenset(each.name for each in own if each.kind in BY_NAME)
+        if not is_apply(function) and inspect.Parameter.VAR_KEYWORD in kinds:
+            return cls(None)
+        if not is_apply(function) and names >= set(recurrence.required):
+            return cls(names)
+        named = frozenset(each.name for each in own if each.kind is each.KEYWORD_ONLY)
+        order = [name for name in recurrence.signature.parameters if name not in named]
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            order = order[: sum(each.kind in BY_PLACE for each in own)]
+        return cls(named, tuple(order))
+
+
+def taking_names(function: Callable[..., Any], recurrence: Recurrence) -> Callable[..., Any]:
+    """Wrap a function so that it takes the recurrence's operands by name: see `Binding`.
+
+    An `autograd.Function` stands for its `apply`. Operands that are None are left out where the function has
+    no parameter for them.
 
     Calls raise:
         Unsupported: the function has no parameter for an operand.
     """
-    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
-        function = function.apply
-    parameters = _parameters(function)
-    names = {each.name for each in parameters if each.kind in BY_NAME}
-    any_name = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    if not is_apply(function) and names >= set(recurrence.signature.parameters):
+    function = _applied(function)
+    binding = Binding.of(function, recurrence)
+    if binding.places:
+        return _by_place(function, binding, recurrence)
+    if binding.names is None or binding.names >= set(recurrence.signature.parameters):
         return function  # nothing to bind, and so nothing to add to its time
-    if not is_apply(function) and (any_name or names >= set(recurrence.required)):
-        return _by_name(function, None if any_name else names)
-    return _by_place(function, parameters, recurrence)
+    return _by_name(function, binding.names)
 
 
 def names_taken(function: Callable[..., Any], recurrence: Recurrence) -> set[str]:
     """Name the operands of a recurrence that `taking_names` can pass to a function."""
-    all_names = list(recurrence.signature.parameters)
-    parameters = _parameters(function)
-    names = {each.name for each in parameters if each.kind in BY_NAME}
-    any_name = any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters)
-    if any_name or (not is_apply(function) and names >= set(recurrence.required)):
-        return set(all_names) if any_name else names & set(all_names)
-    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
-    order = [name for name in all_names if name not in named]
-    return {*order[: sum(each.kind in BY_PLACE for each in parameters)], *(named & set(all_names))}
+    binding, names = Binding.of(_applied(function), recurrence), set(recurrence.signature.parameters)
+    return names if binding.names is None else names & {*binding.names, *binding.places}
 
 
 def is_apply(function: Callable[..., Any]) -> bool:
@@ -56,27 +73,29 @@ def is_apply(function: Callable[..., Any]) -> bool:
     return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
 
 
-def _by_name(function: Callable[..., Any], names: set[str] | None) -> Callable[..., Any]:
-    """Pass operands by name. names: those that the function has, None if it takes any."""
+def _applied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the `apply` of an `autograd.Function`, and any other function as it is."""
+    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+        return function.apply
+    return function
+
+
+def _by_name(function: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
+    """Pass operands by name. names: those that the function has."""
 
     def call(**operands: Any) -> Any:
-        if names is None:
-            return function(**operands)
         _refuse(name for name, value in operands.items() if value is not None and name not in names)
         return function(**{name: value for name, value in operands.items() if name in names})
 
     return call
 
 
-def _by_place(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], recurrence: Recurrence
-) -> Callable[..., Any]:
+def _by_place(function: Callable[..., Any], binding: Binding, recurrence: Recurrence) -> Callable[..., Any]:
     """Pass operands in the recurrence's order, but those of the function's keyword-only names by name."""
-    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    named = binding.names or frozenset()
     order = [each for name, each in recurrence.signature.parameters.items() if name not in named]
-    takes = [each for each in parameters if each.kind in BY_PLACE]
-    unlimited = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-    most = len(order) if unlimited else min(len(takes), len(order))
+    takes = [each for each in _parameters(function) if each.kind in BY_PLACE]
+    most = len(binding.places)
     least = min(sum(each.default is each.empty for each in takes), len(order))
 
     def call(**operands: Any) -> Any:
