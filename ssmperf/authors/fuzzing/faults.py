@@ -91,11 +91,14 @@ class FuzzFault:
         """The command that repeats the smallest configuration."""
         return str(self.record.numbers.get("command", ""))
 
+    @property
+    def finding(self) -> str:
+        """The smallest configuration, and what is wrong with it."""
+        return f"{self.record.case}: {self.record.status}: {self.record.reason}"
+
     def __str__(self) -> str:
-        case, seen = self.record.case, f"{self.failed} of {self.of}"
-        text = f"{case}: {self.record.status}: {self.record.reason}"
-        text += f". {self.experiments}" if self.experiments else ""
-        return f"{text} ({seen}, {self.count} examples)"
+        text = f"{self.finding}. {self.experiments}" if self.experiments else self.finding
+        return f"{text} ({self.failed} of {self.of}, {self.count} examples)"
 
     def to_json(self) -> dict[str, Any]:
         """Give a JSON object."""

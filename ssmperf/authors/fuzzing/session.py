@@ -235,8 +235,7 @@ class FuzzSession:
     def _add(self, fault: FuzzFault) -> None:
         self.faults[fault.kind] = fault
         self.tally.faults = len(self.faults)
-        record = fault.record
-        self.tell(f"fault: {record.case}: {record.status}: {record.reason}; {fault.command}", self.tally)
+        self.tell(f"fault: {fault.finding}; {fault.command}", self.tally)
 
     def _repeated(self, fault: FuzzFault) -> FuzzFault:
         """Repeat the smallest configuration, each time in a fresh process if the backend is foreign."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from ssmperf.impls._triton import plan
 from ssmperf.impls.delta_rule._cuda import function
 from support.kernels.kernel_check import kernel_check
-from support.without_gpu.cuda_host import COMPILER
 from support.without_gpu.hopper_host import HopperHost
 
 from ssmperf import Shape, Unsupported
@@ -42,20 +40,6 @@ def operands(
     drawn |= {name: drawn[name][:, :, :G] for name in ("q", "k")}
     drawn |= {name: drawn[name].to(HALF).contiguous() for name in ("q", "k", "v")}
     return {name: x.to(DEVICE) for name, x in drawn.items() if x is not None}
-
-
-@pytest.fixture
-def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> HopperHost:
-    """The device; where there is none, threads of this process."""
-    shared: Path = tmp_path_factory.getbasetemp().parent / "hopper"
-    shared.mkdir(exist_ok=True)
-    found = HopperHost(shared)
-    if not GPU:
-        if COMPILER is None:
-            pytest.skip("needs g++")
-        plan.forget()
-        found.install(function, monkeypatch)
-    return found
 
 
 CASES: dict[str, Operands] = {

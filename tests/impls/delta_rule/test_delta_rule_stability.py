@@ -12,10 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from ssmperf.impls._triton import plan
-from ssmperf.impls.delta_rule._cuda import function
-from support.without_gpu.cuda_host import COMPILER
-from support.without_gpu.hopper_host import HopperHost
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,9 +24,9 @@ from ssmperf.suitekit import registry
 RECURRENCE = registry.recurrence("delta_rule")
 HALF = torch.bfloat16
 GPU = torch.cuda.is_available()
-T = 43_884 if GPU else 3 * 64 + 9
-K = V = 64 if GPU else 16
 CHUNK = 64
+T = 43_884 if GPU else 3 * CHUNK + 9
+K = V = 64 if GPU else 16
 
 
 def unit(x: Tensor) -> Tensor:
@@ -104,6 +100,7 @@ def values_of(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     "backend",
@@ -112,18 +109,9 @@ def values_of(
         pytest.param("triton", marks=[pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a GPU")]),
     ],
 )
-def test_it_is_right_by_the_tolerances_of_suites(
-    backend: str, name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_right_by_the_tolerances_of_suites(backend: str, name: str) -> None:
     entry = registry.backend("delta_rule", backend)
-    if not GPU:
-        if COMPILER is None:
-            pytest.skip("needs g++")
-        shared = tmp_path_factory.getbasetemp().parent / "hopper"
-        shared.mkdir(exist_ok=True)
-        plan.forget()
-        HopperHost(shared).install(function, monkeypatch)
-    elif missing := entry.missing("cuda"):
+    if GPU and (missing := entry.missing("cuda")):
         pytest.skip(missing)
     found, reference = judged_by(name)
     verdict = judge_call(entry.function, found, reference, dtype=HALF, gradients=True, poison=GPU)
