@@ -237,11 +237,12 @@ def backward_pass(
     bounds: Slot | None, high: Slot, low: Slot, vectors: Slot, begin: Slot | None, maps: Slot | None,
     do: Slot, dfinal: Slot | None,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
-    """dq and dk of every head of v, dv, dβ, d log_a, and dS_0."""
+    """dq, dk, dv, dβ and d log_a of every head of v, and dS_0."""
     schedule = Schedule.of(k, v, beta, bounds)
-    (B, T, H), K, V = v.shape[:3], schedule.K, schedule.V
+    (B, T, H), V = v.shape[:3], schedule.V
     chunks = high, low, vectors
-    count, tiles = B * H * schedule.count, STRIP * -(-V // STRIP)
+    of_keys, tiles = B * schedule.G * schedule.count, STRIP * -(-V // STRIP)
+    count = H // schedule.G * of_keys
     states, dstates = (plan.empty((count, WIDEST * tiles), v.dtype) for _ in range(2))
     written, dx = (plan.empty((count, CHUNK * tiles), v.dtype) for _ in range(2))
     dend = dfinal
@@ -250,14 +251,14 @@ def backward_pass(
         schedule.walk(plan, BACK_ENDS, (q, k, *chunks, do, None, None, None, None, ends, maps))
         dend = schedule.carry(plan, maps, ends, dfinal, back=True)
     dinitial = None if initial is None else plan.like(initial)
-    dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
+    dq, dk, dv = plan.like(q), plan.like(k), plan.like(v)
     dbeta = plan.empty((B, T, H), beta.dtype)
     dlog_a = None if log_a is None else plan.empty((B, T, H), log_a.dtype)
     schedule.walk(plan, KEPT, (q, k, v, *chunks, begin, bounds, written, states, None, None))
     schedule.walk(plan, BACK, (q, k, *chunks, do, dend, bounds, dx, dstates, dinitial, None))
     slots = (q, k, v, vectors, bounds, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a)
-    sizes = (*schedule.sizes, V, schedule.count, schedule.n, count, schedule.share)
-    plan.steps.append(Launch(GRADIENTS, min(count, schedule.processors), slots, sizes))
+    sizes = (*schedule.sizes, V, schedule.count, schedule.n, of_keys, schedule.share)
+    plan.steps.append(Launch(GRADIENTS, min(of_keys, schedule.processors), slots, sizes))
     return dq, dk, dv, dbeta, dlog_a, dinitial
 
 
@@ -285,7 +286,6 @@ class DeltaRule(torch.autograd.Function):
         do = torch.zeros_like(given[0]) if do is None else aligned(packed(do))
         dfinal = None if dfinal is None else packed(dfinal)
         dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, *given, do, dfinal)
-        dq, dk = shared_sum(dq, q.shape[2]), shared_sum(dk, k.shape[2])
         rates = given[1].shape[2]
         dbeta, dlog_a = shared_sum(dbeta, rates), None if dlog_a is None else shared_sum(dlog_a, rates)
         return dq, dk, dv, dbeta, dlog_a, dinitial, None

@@ -28,8 +28,16 @@ FUNCTION void of_values(int turn, bfloat16* dv, long long stride, int left, int 
     meet();  // nobody reads what the next copies overwrite
 }
 
-// dq = diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; parts of the rest.
-FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, int H, int K) {
+// The sum over the heads that share keys, which begins anew.
+FUNCTION void put_sum(bfloat16* to, unsigned tile, float* sum, const Chunk& chunk, int G, int K, const Lane& me) {
+    to += (chunk.step * G + chunk.key_head) * K;
+    put_rows(to, tile, (long long)G * K, chunk.left, K, sum, me.warp, me.lane);
+    UNROLL
+    for (int n = 0; n < 64; ++n) sum[n] = 0;
+}
+
+// dq = sum over heads diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; parts of the rest. sum: until now.
+FUNCTION void of_queries(float* sum, const Chunk& chunk, int turn, bfloat16* dq, int G, int K) {
     const Lane me = my_lane_of_group();
     const int parity = turn & 1;
     const Keys keys = keys_of(turn);
@@ -77,10 +85,10 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, int H, int 
     arrive(SETS + VALUES);
     float of_query[2];
     UNROLL
-    for (int n = 0; n < 64; ++n) e[n] *= start[n / 2 % 2];
+    for (int n = 0; n < 64; ++n) sum[n] += e[n] *= start[n / 2 % 2];
     dot_rows(of_query, e, keys.queries, me.row, me.pair);
-    claim(e, 64);
-    start_adding(e, halved, by_column + keys.at / 16);
+    claim(sum, 64);
+    start_adding(sum, halved, by_column + keys.at / 16);
     wait_for_copied(DSTATES, parity);
     float carried = 0;  // S . dS'
     TWICE
@@ -101,20 +109,21 @@ FUNCTION void of_queries(const Chunk& chunk, int turn, bfloat16* dq, int H, int 
     }
     arrive(FOUND);
     wait_products<0>();
-    claim(e, 64);
+    claim(sum, 64);
     arrive(SETS + keys.set);
-    put_rows(dq + (chunk.step * H + chunk.bh % H) * K, OF_DQ, (long long)H * K, chunk.left, K, e, me.warp, me.lane);
+    if (chunk.last) put_sum(dq, OF_DQ, sum, chunk, G, K, me);
 }
 
-// dk = -diag(beta gamma) dx S^T + diag(gamma_C / gamma) y dS'^T + halved^T Q + (known + known^T) K, with
-// known = -diag(beta) tril(decay * dx y^T, -1); dbeta and d log_a.
-FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, float* dlog_a, int H, int K) {
+// dk = sum over heads -diag(beta gamma) dx S^T + diag(gamma_C / gamma) y dS'^T + halved^T Q + (known + known^T) K, with
+// known = -diag(beta) tril(decay * dx y^T, -1); dbeta and d log_a. sum: until now.
+FUNCTION void of_keys(float* sum, const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, float* dlog_a, int H, int G,
+                      int K) {
     const Lane me = my_lane_of_group();
     const int parity = turn & 1;
     const Keys keys = keys_of(turn);
     const unsigned sums = keys.vectors + V_SUMS;
     const unsigned base = first_unit(), by_row = base | BY_ROW, by_column = base | BY_COLUMN;
-    float x[32], alike[32], r[64], e[64];
+    float x[32], alike[32], r[64];
     wait_for_copied(VALUES, parity);
     start_square(x, by_row + OF_DX / 16, by_row + OF_Y / 16);
     wait_for_copied(keys.set, keys.parity);
@@ -152,30 +161,33 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
     }
     put_square(OF_KNOWN, known, me.warp, me.lane);
     publish();  // to products, and to the other warps
-    wait_for_copied(DSTATES, parity);
-    start_states(e, by_row + OF_Y / 16, (base | OF_STATES) + OF_DS / 16);
+    const float less[2] = {start[0] * rate[0], start[1] * rate[1]};
     float along[2], of_last[2];
-    wait_products<1>();
+    wait_products<0>();
     claim(r, 64);
     dot_rows(along, r, keys.at, me.row, me.pair);
-    wait_products<0>();
-    claim(e, 64);
-    arrive(SETS + VALUES), arrive(SETS + STATES), arrive(SETS + DSTATES);
-    dot_rows(of_last, e, keys.at, me.row, me.pair);
-    const float less[2] = {start[0] * rate[0], start[1] * rate[1]};
     UNROLL
-    for (int n = 0; n < 64; ++n) e[n] = e[n] * end[n / 2 % 2] - r[n] * less[n / 2 % 2];
+    for (int n = 0; n < 64; ++n) sum[n] -= r[n] * less[n / 2 % 2];
+    claim(r, 64);
+    wait_for_copied(DSTATES, parity);
+    start_states(r, by_row + OF_Y / 16, (base | OF_STATES) + OF_DS / 16);
+    wait_products<0>();
+    claim(r, 64);
+    arrive(SETS + VALUES), arrive(SETS + STATES), arrive(SETS + DSTATES);
+    dot_rows(of_last, r, keys.at, me.row, me.pair);
+    UNROLL
+    for (int n = 0; n < 64; ++n) sum[n] += r[n] * end[n / 2 % 2];
     wait_at(HALVED, parity);
-    claim(e, 64);
+    claim(sum, 64);
     products_begin();
     UNROLL
     for (int i = 0; i < 4; ++i)
-        product_turned(e, by_column + OF_HALVED / 16 + down_rows(i), by_column + keys.queries / 16 + down_rows(i));
+        product_turned(sum, by_column + OF_HALVED / 16 + down_rows(i), by_column + keys.queries / 16 + down_rows(i));
     UNROLL
     for (int i = 0; i < 4; ++i)
-        product_turned(e, by_column + OF_KNOWN / 16 + down_rows(i), by_column + keys.at / 16 + down_rows(i));
+        product_turned(sum, by_column + OF_KNOWN / 16 + down_rows(i), by_column + keys.at / 16 + down_rows(i));
     UNROLL
-    for (int i = 0; i < 4; ++i) product_128(e, known + 4 * i, by_column + keys.at / 16 + down_rows(i));
+    for (int i = 0; i < 4; ++i) product_128(sum, known + 4 * i, by_column + keys.at / 16 + down_rows(i));
     products_close();
     UNROLL
     for (int side = 0; side < 2; ++side) {
@@ -218,7 +230,7 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
         for (int i = 0; i < 2; ++i) {
             int t = 2 * me.lane + i;
             if (t < chunk.left) {
-                long long to = (chunk.step + t) * H + chunk.bh % H;
+                long long to = (chunk.step + t) * H + chunk.head;
                 dbeta[to] = load_one(V_VALUES + parity * 4 * C + 4 * t) + load_one(V_KNOWN + 4 * t);
                 if (dlog_a)
                     dlog_a[to] =
@@ -227,10 +239,10 @@ FUNCTION void of_keys(const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, 
         }
     }
     wait_products<0>();
-    claim(e, 64);
+    claim(sum, 64);
     arrive(SETS + keys.set);
     publish();  // nobody reads what the groups found any more
-    put_rows(dk + (chunk.step * H + chunk.bh % H) * K, OF_DK, (long long)H * K, chunk.left, K, e, me.warp, me.lane);
+    if (chunk.last) put_sum(dk, OF_DK, sum, chunk, G, K, me);
     arrive(FREE);
 }
 
@@ -243,7 +255,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
     if (thread() == 0)
         open_barriers(0, SETS, 128), open_barriers(SETS, HALVED, 256), open_barriers(HALVED, BARRIERS, 128);
     barrier();
-    Chunks all = {T, H, NT, bounds, sequences, count, SHARE, block()};
+    Chunks all = {T, H, G, NT, bounds, sequences, count, SHARE, block(), 0};
     Chunk chunk;
     if (thread() < 128) {
         take_registers<PRODUCER, THIRDS / 3>();
@@ -255,7 +267,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
             const bool more = next_chunk(all, chunk);
             const Keys keys = keys_of(turn);
             if (more) {
-                const long long own = (chunk.step * G + chunk.bh % H / (H / G)) * K;
+                const long long own = (chunk.step * G + chunk.key_head) * K;
                 if (turn > 1) wait_at(SETS + keys.set, keys.parity ^ 1);
                 if (thread() == 0) {
                     expect_bytes(keys.set, 4 * VECTORS);
@@ -267,7 +279,7 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
             }
             if (turn) of_values(turn - 1, dv_before, stride, left_before, V);  // while both groups are at it
             if (!more) break;
-            const long long own = (chunk.step * H + chunk.bh % H) * V, tile = (long long)chunk.at * strips;
+            const long long own = (chunk.step * H + chunk.head) * V, tile = (long long)chunk.at * strips;
             dv_before = dv + own, left_before = chunk.left;
             copy_rows(OF_V, v + own, stride, chunk.left, V);
             arrive_when_copied(OWN_VALUES);
@@ -287,9 +299,11 @@ cuda_delta_gradients(const bfloat16* q, const bfloat16* k, const bfloat16* v, co
         wait_for_copies();
     } else if (thread() < 256) {
         take_registers<CONSUMER, THIRDS / 3>();
-        for (int turn = 0; next_chunk(all, chunk); ++turn) of_queries(chunk, turn, dq, H, K);
+        float sum[64] = {};
+        for (int turn = 0; next_chunk(all, chunk); ++turn) of_queries(sum, chunk, turn, dq, G, K);
     } else {
         take_registers<CONSUMER, THIRDS / 3>();
-        for (int turn = 0; next_chunk(all, chunk); ++turn) of_keys(chunk, turn, dk, dbeta, dlog_a, H, K);
+        float sum[64] = {};
+        for (int turn = 0; next_chunk(all, chunk); ++turn) of_keys(sum, chunk, turn, dk, dbeta, dlog_a, H, G, K);
     }
 }

@@ -77,25 +77,29 @@ FUNCTION void put_square(unsigned to, const unsigned* r, int warp, int lane) {  
     }
 }
 
-// A chunk of a head of a value. place: of its gates and rates; at: among those of the launch.
+// A chunk of a head of a value. place: of its gates and rates; at: among those of all heads; last: of its keys.
 struct Chunk {
-    int at, place, bh, left;
+    int at, place, head, key_head, left;
+    bool last;
     long long step;  // of its first step, among those of all batch elements
 };
-// The chunks of a block, one after the other.
+// The chunks of a block, one after the other: of each of keys those of all heads that share it. done: of these.
 struct Chunks {
-    int T, H, NT;
+    int T, H, G, NT;
     const long long* bounds;
-    int sequences, count, SHARE, at;
+    int sequences, count, SHARE, at, done;
 };
 FUNCTION bool next_chunk(Chunks& all, Chunk& chunk) {
+    const int heads = all.H / all.G;
+    if (all.done == heads) all.done = 0, all.at += blocks();
     for (; all.at < all.count; all.at += blocks()) {
-        const int bh = all.at / all.NT, place = all.at % all.NT;
+        const int of_keys = all.at / all.NT, place = all.at % all.NT;
         const Steps steps = steps_of(place, all.T, all.bounds, all.sequences);
         if (steps.left <= 0) continue;
-        const int of_rates = bh / all.H * (all.H / all.SHARE) + bh % all.H / all.SHARE;
-        chunk = {all.at, of_rates * all.NT + place, bh, steps.left, (long long)(bh / all.H) * all.T + steps.first};
-        all.at += blocks();
+        const int bh = of_keys * heads + all.done++, b = bh / all.H, head = bh % all.H;
+        const int of_rates = b * (all.H / all.SHARE) + head / all.SHARE;
+        chunk = {bh * all.NT + place, of_rates * all.NT + place, head, of_keys % all.G, steps.left,
+                 all.done == heads, (long long)b * all.T + steps.first};
         return true;
     }
     return false;
