@@ -241,8 +241,8 @@ def backward_pass(
     schedule = Schedule.of(k, v, beta, bounds)
     (B, T, H), V = v.shape[:3], schedule.V
     chunks = high, low, vectors
-    of_keys, tiles = B * schedule.G * schedule.count, STRIP * -(-V // STRIP)
-    count = H // schedule.G * of_keys
+    of_keys, count = B * schedule.G * schedule.count, B * H * schedule.count
+    tiles = STRIP * -(-V // STRIP)
     states, dstates = (plan.empty((count, WIDEST * tiles), v.dtype) for _ in range(2))
     written, dx = (plan.empty((count, CHUNK * tiles), v.dtype) for _ in range(2))
     dend = dfinal

@@ -83,7 +83,7 @@ struct Chunk {
     bool last;
     long long step;  // of its first step, among those of all batch elements
 };
-// The chunks of a block, one after the other: of each of keys those of all heads that share it. done: of these.
+// The chunks of a block, one after the other: for each of keys those of all heads that share it. done: so many heads.
 struct Chunks {
     int T, H, G, NT;
     const long long* bounds;
