@@ -28,7 +28,7 @@ FUNCTION void of_values(int turn, bfloat16* dv, long long stride, int left, int 
     meet();  // nobody reads what the next copies overwrite
 }
 
-// The sum over the heads that share keys, which begins anew.
+// Stores the sum over the heads that share keys, and begins the next.
 FUNCTION void put_sum(bfloat16* to, unsigned tile, float* sum, const Chunk& chunk, int G, int K, const Lane& me) {
     to += (chunk.step * G + chunk.key_head) * K;
     put_rows(to, tile, (long long)G * K, chunk.left, K, sum, me.warp, me.lane);
@@ -36,7 +36,8 @@ FUNCTION void put_sum(bfloat16* to, unsigned tile, float* sum, const Chunk& chun
     for (int n = 0; n < 64; ++n) sum[n] = 0;
 }
 
-// dq = sum over heads diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; parts of the rest. sum: until now.
+// dq = sum over heads diag(gamma) dO S^T + halved K, with halved = decay * dO y^T; parts of the rest. sum: over
+// the heads before.
 FUNCTION void of_queries(float* sum, const Chunk& chunk, int turn, bfloat16* dq, int G, int K) {
     const Lane me = my_lane_of_group();
     const int parity = turn & 1;
@@ -115,7 +116,7 @@ FUNCTION void of_queries(float* sum, const Chunk& chunk, int turn, bfloat16* dq,
 }
 
 // dk = sum over heads -diag(beta gamma) dx S^T + diag(gamma_C / gamma) y dS'^T + halved^T Q + (known + known^T) K, with
-// known = -diag(beta) tril(decay * dx y^T, -1); dbeta and d log_a. sum: until now.
+// known = -diag(beta) tril(decay * dx y^T, -1); dbeta and d log_a. sum: over the heads before.
 FUNCTION void of_keys(float* sum, const Chunk& chunk, int turn, bfloat16* dk, float* dbeta, float* dlog_a, int H, int G,
                       int K) {
     const Lane me = my_lane_of_group();

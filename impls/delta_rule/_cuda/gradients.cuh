@@ -77,13 +77,15 @@ FUNCTION void put_square(unsigned to, const unsigned* r, int warp, int lane) {  
     }
 }
 
-// A chunk of a head of a value. place: of its gates and rates; at: among those of all heads; last: of its keys.
+// A chunk of a head of a value. place: of its gates and rates; at: among those of all heads; last: whether no other
+// head that shares its keys follows.
 struct Chunk {
     int at, place, head, key_head, left;
     bool last;
     long long step;  // of its first step, among those of all batch elements
 };
-// The chunks of a block, one after the other: for each of keys those of all heads that share it. done: so many heads.
+// The chunks of a block, one after the other: for each of a key head those of the heads that share it, of which so many
+// are done.
 struct Chunks {
     int T, H, G, NT;
     const long long* bounds;
